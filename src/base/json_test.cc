@@ -1,0 +1,55 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::base {
+namespace {
+
+TEST(json, keeps_integers_reals_and_order_apart) {
+  auto json = parse_json(R"({"b": 1, "a": 1.0, "c": [true, null, "x"]})", "t.json");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->as_object()[0].first, "b");
+  EXPECT_TRUE(json->find("b")->is_int());
+  EXPECT_TRUE(json->find("a")->is_double());
+  EXPECT_EQ(json->dump(), R"({"b":1,"a":1.0,"c":[true,null,"x"]})");
+}
+
+TEST(json, a_duplicate_key_is_an_error_that_names_it) {
+  auto json = parse_json(R"({"k": 1, "k": 2})", "t.json");
+  ASSERT_FALSE(json);
+  EXPECT_EQ(json.error().message,
+            "t.json: key \"k\" stands twice in one object; a file must say it once");
+}
+
+TEST(json, depth_is_limited) {
+  auto json = parse_json(std::string(100000, '['), "deep.json");
+  ASSERT_FALSE(json);
+  EXPECT_EQ(json.error().message, "deep.json: JSON nested deeper than 64 levels");
+}
+
+TEST(json, messages_name_file_key_expected_and_found) {
+  auto json = parse_json(R"({"rope": {"factor": "8"}})", "config.json");
+  ASSERT_TRUE(json);
+  auto factor = json->find("rope")->get_double("factor");
+  ASSERT_FALSE(factor);
+  EXPECT_EQ(factor.error().message,
+            "config.json: rope: factor: expected a number, found a string (\"8\")");
+}
+
+TEST(json, invalid_utf8_and_trailing_text_are_refused) {
+  EXPECT_FALSE(parse_json("\"\xff\"", "t.json"));
+  EXPECT_FALSE(parse_json("{} x", "t.json"));
+  EXPECT_FALSE(parse_json("", "t.json"));
+}
+
+TEST(json, changing_a_copy_leaves_the_original) {
+  Json a = Json::object();
+  a.set("k", 1);
+  Json b = a;
+  b.set("k", 2);
+  EXPECT_EQ(a.find("k")->as_int(), 1);
+  EXPECT_EQ(b.find("k")->as_int(), 2);
+}
+
+}  // namespace
+}  // namespace nibble::base
