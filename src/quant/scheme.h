@@ -1,0 +1,105 @@
+// A scheme: a family of checkpoints. Two files, schemes/<name>.cc and its test, and one line in
+// schemes.inc.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "nibble/result.h"
+#include "quant/matcher.h"
+#include "quant/method.h"
+
+namespace nibble::quant {
+
+// Everything a scheme may look at to decide whether a checkpoint is its own. Nothing here is bytes
+// of weights.
+struct CheckpointFacts {
+  bool gguf = false;
+  const base::Json* config = nullptr;  // config.json (or what stands for it in a GGUF file)
+  // The quantization dictionary and where it was found ("config.json: quantization_config"). Null
+  // for a checkpoint that does not claim to be quantized.
+  const base::Json* quantization = nullptr;
+  std::string quantization_where;
+  std::string method;  // its quant_method, lower case, '_' and aliases resolved; "" without one
+  TensorLookup tensors;
+};
+
+// What the dialect needs from a machine: asked on one that lacks it, the sentence says what helps.
+struct Requirements {
+  int min_cuda_capability = 70;                     // 75 is sm_75; a CPU always has a path
+  std::vector<std::string> activation_dtypes = {"f32", "bf16", "f16"};  // accepted, --dtype
+};
+
+class QuantizationConfig {
+ public:
+  virtual ~QuantizationConfig() = default;
+  virtual std::string_view scheme() const = 0;
+  virtual Requirements requirements() const { return {}; }
+
+  // The method for one layer. A layer the config leaves alone gets the unquantized method. Errors:
+  // the config and the stored tensors contradict each other.
+  virtual Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
+                                                              const TensorLookup& tensors) const = 0;
+
+  // Why a tensor that no layer asked for is expected here ("" when it is not): known leftovers.
+  virtual std::string unused_reason(const tensor::TensorInfo&) const { return {}; }
+
+  // The name lists of the config, to report rules that matched nothing.
+  virtual std::vector<const NameMatcher*> matchers() const { return {}; }
+
+  // What the reader should know: unknown keys, defaults taken. Filled by parse.
+  std::vector<std::string> notes;
+  std::vector<std::string> warnings;
+};
+
+struct Scheme {
+  std::string_view name;                      // "gptq"
+  std::span<const std::string_view> aliases;  // other names of quant_method and --quantization
+  bool (*claims)(const CheckpointFacts&);
+  Result<std::unique_ptr<QuantizationConfig>> (*parse)(const CheckpointFacts&);
+};
+
+// Every scheme, in the order of schemes.inc.
+std::span<const Scheme* const> schemes();
+
+// The scheme whose name or alias is `name`; nullptr when there is none.
+const Scheme* find_scheme(std::string_view name);
+
+// Exactly one scheme claims a checkpoint. Two claims: an error naming both. None: an error naming
+// the value of quant_method and what is known. `requested` is --quantization ("" when not given).
+Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_view requested);
+
+// Where the quantization dictionary of a Hugging Face folder stands, first hit wins:
+//   1 config.json: quantization_config      2 config.json: compression_config
+//   3 the same two inside text_config       4 hf_quant_config.json
+//   5 quantize_config.json / quant_config.json (AutoGPTQ's and AutoAWQ's sidecars)
+struct QuantizationSource {
+  const base::Json* dictionary = nullptr;
+  std::string where;
+  std::string method;
+};
+Result<QuantizationSource> find_quantization(const base::Json* config,
+                                             const base::Json* hf_quant_config,
+                                             const base::Json* sidecar,
+                                             std::string_view sidecar_name);
+
+// The method for a layer that is stored as plain floats; shared by all schemes.
+Result<std::unique_ptr<LinearMethod>> unquantized_method(const LinearLayer& layer,
+                                                         const TensorLookup& tensors);
+
+// True when `<module>.weight` is stored as f16, bf16, f32 or f64 with shape (n, k): then the layer
+// is not quantized, whatever the lists say.
+bool stored_unquantized(const LinearLayer& layer, const TensorLookup& tensors);
+
+// Warnings for keys of a quantization dictionary that are neither in `known` nor in `harmless`.
+void check_keys(const base::Json& dictionary, std::span<const std::string_view> known,
+                std::span<const std::string_view> harmless, std::vector<std::string>& warnings);
+
+// The bias spec every method adds when the layer has one.
+WeightSpec bias_spec(const LinearLayer& layer);
+
+}  // namespace nibble::quant
