@@ -1,13 +1,16 @@
 // One matcher for every dialect of "these modules": ignore lists, target lists, per-layer rules.
 //
-//   "lm_head"                         the module, or a whole dotted suffix of it
-//   "model.layers.0.self_attn"        the module, or a whole dotted part of its path
-//   "model.layers.*.mlp.gate"         a glob (*, ?) over the whole path or a whole suffix
-//   "re:.*lm_head"                    a regular expression, matched from the start (Python's match)
-//   "model.language_model.layers..."  wrapper prefixes are tried with and without
-//   "qkv_proj" / "q_proj"             a fused name covers its parts
+//   "lm_head"                       the module, or a whole dotted part of its path
+//   "mlp.gate"                      "gate" is a whole segment: it never catches "gate_proj"
+//   "model.layers.0.self_attn"      a rule that begins at the root, and everything below it
+//   "model.layers.*.mlp.gate"       a glob (* also crosses dots, ? is one character) over the whole
+//                                   path or a whole dotted suffix of it
+//   "re:.*lm_head"                  a regular expression, matched from the start (Python's match)
+//                                   against the module's name as it is stored
 //
-// A rule is compared whole segment by whole segment: "gate" never catches "gate_proj".
+// Two spellings of one name are taken for the same: with and without the wrappers "model.",
+// "language_model.", "text_model." in front and ".linear", ".base_layer", ".weight" behind; and a
+// fused name ("qkv_proj", "gate_up_proj") covers its parts.
 #pragma once
 
 #include <memory>
@@ -26,9 +29,9 @@ class NameMatcher {
   // `where` names the list in messages. A bad regular expression is an error naming the rule.
   static Result<NameMatcher> compile(std::vector<std::string> rules, std::string where);
 
-  // The first rule that matches the module, as an index; nothing when none does. Remembers hits.
-  std::optional<size_t> match(std::string_view module) const;
-  bool matches(std::string_view module) const { return match(module).has_value(); }
+  // The first rule (in the list's order) that matches the module, as an index; nothing when none
+  // does. Remembers hits. The error: a regular expression that takes too many steps on this name.
+  Result<std::optional<size_t>> match(std::string_view module) const;
 
   bool empty() const { return rules_.empty(); }
   const std::vector<std::string>& rules() const { return rules_; }
@@ -36,10 +39,10 @@ class NameMatcher {
   std::vector<std::string> rules_that_matched_nothing() const;
 
  private:
-  struct Rule;
+  struct Compiled;
   std::vector<std::string> rules_;
   std::string where_;
-  std::vector<std::shared_ptr<Rule>> compiled_;
+  std::shared_ptr<const Compiled> compiled_;
 };
 
 }  // namespace nibble::quant

@@ -34,18 +34,20 @@ enum class Slot : uint8_t {
   kInputZero,    // static activation zero point
   kInputFactor,  // multiplies the input
   kBias,
-  kShape,        // a tensor that repeats the logical shape
-  kExtra,        // a scheme's own, one more
-  kUnused,       // known, never read; WeightSpec::unused says why
+  kShape,   // a tensor that repeats the logical shape
+  kExtra,   // a scheme's own, one more
+  kUnused,  // known, never read; WeightSpec::unused says why
 };
 inline constexpr int kSlots = static_cast<int>(Slot::kUnused);
 
 // One axis (N or K) of a layer as it lies in a stored tensor: along dimension `dim`, each index of
 // which covers `units` consecutive elements of the axis (8 for int4 packed in int32, G for scales).
+// `indices` > 1: `units` elements share that many indices (32 3-bit codes lie in 3 words).
 // dim -1: the tensor does not vary along the axis and every rank keeps all of it.
 struct ShardAxis {
   int dim = -1;
   int64_t units = 1;
+  int64_t indices = 1;
 };
 
 // One tensor that a method wants: `<module>.<suffix>`.
@@ -68,7 +70,9 @@ class RawWeights {
     const auto& v = views_[static_cast<size_t>(slot)];
     return v ? &*v : nullptr;
   }
-  void set(Slot slot, tensor::TensorView view) { views_[static_cast<size_t>(slot)] = std::move(view); }
+  void set(Slot slot, tensor::TensorView view) {
+    views_[static_cast<size_t>(slot)] = std::move(view);
+  }
 
  private:
   std::array<std::optional<tensor::TensorView>, kSlots> views_;
@@ -80,6 +84,9 @@ struct LinearLayer {
   int64_t n = 0;       // outputs
   int64_t k = 0;       // inputs
   bool bias = false;
+  // Outputs of each logical part of a layer that the checkpoint stores as one tensor (Phi-3's
+  // qkv_proj): a scale "per tensor" may then be one per part. Empty: one part.
+  std::vector<int64_t> parts;
 };
 
 class LinearMethod {

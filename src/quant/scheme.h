@@ -30,7 +30,7 @@ struct CheckpointFacts {
 
 // What the dialect needs from a machine: asked on one that lacks it, the sentence says what helps.
 struct Requirements {
-  int min_cuda_capability = 70;                     // 75 is sm_75; a CPU always has a path
+  int min_cuda_capability = 70;  // 75 is sm_75; a CPU always has a path
   std::vector<std::string> activation_dtypes = {"f32", "bf16", "f16"};  // accepted, --dtype
 };
 
@@ -42,8 +42,8 @@ class QuantizationConfig {
 
   // The method for one layer. A layer the config leaves alone gets the unquantized method. Errors:
   // the config and the stored tensors contradict each other.
-  virtual Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
-                                                              const TensorLookup& tensors) const = 0;
+  virtual Result<std::unique_ptr<LinearMethod>> linear_method(
+      const LinearLayer& layer, const TensorLookup& tensors) const = 0;
 
   // Why a tensor that no layer asked for is expected here ("" when it is not): known leftovers.
   virtual std::string unused_reason(const tensor::TensorInfo&) const { return {}; }
@@ -75,8 +75,11 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
 
 // Where the quantization dictionary of a Hugging Face folder stands, first hit wins:
 //   1 config.json: quantization_config      2 config.json: compression_config
-//   3 the same two inside text_config       4 hf_quant_config.json
+//   3 the same two inside text_config (or language_config, llm_config)
+//   4 hf_quant_config.json
 //   5 quantize_config.json / quant_config.json (AutoGPTQ's and AutoAWQ's sidecars)
+// Error: 1 or 2 and 3 both exist and differ. `method` is empty when the dictionary names none; the
+// sidecars, which never do, are told apart by their keys.
 struct QuantizationSource {
   const base::Json* dictionary = nullptr;
   std::string where;
@@ -101,5 +104,17 @@ void check_keys(const base::Json& dictionary, std::span<const std::string_view> 
 
 // The bias spec every method adds when the layer has one.
 WeightSpec bias_spec(const LinearLayer& layer);
+
+// Adds the bias to `specs`: required when the model declares one, optional when only the checkpoint
+// has one (GPTQ exporters write zero biases for models without), absent otherwise.
+void add_bias(const LinearLayer& layer, const TensorLookup& tensors,
+              std::vector<WeightSpec>& specs);
+
+// What only a quantized checkpoint stores: fp8 or packed codes, scales beside weights.
+bool is_quantized_tensor(const tensor::TensorInfo& info);
+
+// `<module>.<suffix>` in the checkpoint, or nullptr.
+const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,
+                                      std::string_view suffix);
 
 }  // namespace nibble::quant

@@ -1,0 +1,239 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "quant/matcher.h"
+
+#include <fmt/format.h>
+#include <pcre2.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <unordered_map>
+
+namespace nibble::quant {
+namespace {
+
+// A module's name has some 60 characters; an honest rule needs a few hundred steps on it. The limit
+// keeps a hostile rule over twenty thousand modules within seconds.
+constexpr uint32_t kMatchSteps = 20000;
+constexpr size_t kLongestPattern = 4096;
+
+constexpr std::array<std::string_view, 3> kWrappers = {"model.", "language_model.", "text_model."};
+constexpr std::array<std::string_view, 4> kSuffixes = {".linear", ".base_layer", ".weight", "."};
+
+struct Fused {
+  std::string_view whole;
+  std::array<std::string_view, 3> parts;  // "" where there are two
+};
+constexpr Fused kFused[] = {
+    {"qkv_proj", {"q_proj", "k_proj", "v_proj"}},
+    {"gate_up_proj", {"gate_proj", "up_proj", ""}},
+};
+
+// Without wrappers in front and behind; `rooted` tells whether a wrapper stood in front.
+std::string_view strip(std::string_view name, bool* rooted = nullptr) {
+  for (bool again = true; again;) {
+    again = false;
+    for (std::string_view wrapper : kWrappers) {
+      if (name.size() <= wrapper.size() || name.substr(0, wrapper.size()) != wrapper) continue;
+      name.remove_prefix(wrapper.size());
+      if (rooted != nullptr) *rooted = true;
+      again = true;
+    }
+  }
+  for (std::string_view suffix : kSuffixes) {
+    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
+      name.remove_suffix(suffix.size());
+    }
+  }
+  return name;
+}
+
+// * is any run of characters, ? is one. Linear in pattern times name: on a mismatch only the last
+// star is extended.
+bool glob(std::string_view pattern, std::string_view name) {
+  size_t p = 0, n = 0, star = pattern.npos, resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p, ++n;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
+}
+
+// The name itself, and the parts of a fused one.
+std::vector<std::string> spellings(std::string_view name) {
+  std::vector<std::string> out = {std::string(name)};
+  const size_t dot = name.rfind('.');
+  const size_t last = dot == name.npos ? 0 : dot + 1;
+  for (const Fused& fused : kFused) {
+    if (name.substr(last) != fused.whole) continue;
+    for (std::string_view part : fused.parts) {
+      if (!part.empty()) out.push_back(fmt::format("{}{}", name.substr(0, last), part));
+    }
+  }
+  return out;
+}
+
+std::vector<size_t> segment_starts(std::string_view name) {
+  std::vector<size_t> starts = {0};
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (name[i] == '.') starts.push_back(i + 1);
+  }
+  return starts;
+}
+
+struct CodeDeleter {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+struct MatchDeleter {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct ContextDeleter {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
+struct Pattern {
+  size_t rule;
+  bool rooted;
+  std::string glob;                               // empty for a regular expression
+  std::unique_ptr<pcre2_code, CodeDeleter> code;  // null for a glob
+};
+
+Result<std::unique_ptr<pcre2_code, CodeDeleter>> compile_regex(std::string_view text,
+                                                               std::string_view where) {
+  int code = 0;
+  PCRE2_SIZE at = 0;
+  std::string reason = fmt::format("longer than {} characters", kLongestPattern);
+  if (text.size() <= kLongestPattern) {
+    pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                         PCRE2_ANCHORED, &code, &at, nullptr);
+    if (compiled != nullptr) return std::unique_ptr<pcre2_code, CodeDeleter>(compiled);
+    PCRE2_UCHAR buffer[120] = {};
+    pcre2_get_error_message(code, buffer, sizeof buffer);
+    reason = fmt::format("{} at character {}", reinterpret_cast<const char*>(buffer), at);
+  }
+  return fail(ErrorCode::kCorrupt, fmt::format("{}: \"{}\" is not a regular expression: {}", where,
+                                               text.substr(0, 80), reason));
+}
+
+}  // namespace
+
+struct NameMatcher::Compiled {
+  // Rules without wildcards, by their stripped text: one look-up per dotted part of a module's name
+  // keeps lists of thousands of rules cheap.
+  std::unordered_map<std::string, size_t> anywhere;
+  std::unordered_map<std::string, size_t> from_root;
+  std::vector<Pattern> patterns;
+  mutable std::vector<std::atomic<bool>> hit;
+  std::unique_ptr<pcre2_match_context, ContextDeleter> context;
+
+  void add_literal(size_t rule, std::string_view text) {
+    bool rooted = false;
+    const std::string_view name = strip(text, &rooted);
+    auto& table = rooted ? from_root : anywhere;
+    for (std::string& spelling : spellings(name)) table.try_emplace(std::move(spelling), rule);
+  }
+
+  std::optional<size_t> first_literal(std::string_view name) const {
+    std::optional<size_t> best;
+    auto look = [&best](const auto& table, std::string_view part) {
+      const auto it = table.find(std::string(part));
+      if (it != table.end() && (!best || it->second < *best)) best = it->second;
+    };
+    const std::vector<size_t> starts = segment_starts(name);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      for (size_t j = i; j < starts.size(); ++j) {
+        const size_t end = j + 1 < starts.size() ? starts[j + 1] - 1 : name.size();
+        const std::string_view part = name.substr(starts[i], end - starts[i]);
+        look(anywhere, part);
+        if (i == 0) look(from_root, part);
+      }
+    }
+    return best;
+  }
+};
+
+Result<NameMatcher> NameMatcher::compile(std::vector<std::string> rules, std::string where) {
+  auto compiled = std::make_shared<Compiled>();
+  compiled->hit = std::vector<std::atomic<bool>>(rules.size());
+  compiled->context.reset(pcre2_match_context_create(nullptr));
+  if (!compiled->context) {
+    return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where));
+  }
+  pcre2_set_match_limit(compiled->context.get(), kMatchSteps);
+  pcre2_set_depth_limit(compiled->context.get(), kMatchSteps);
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const std::string& rule = rules[i];
+    if (rule.rfind("re:", 0) == 0) {
+      NIBBLE_ASSIGN(auto code, compile_regex(std::string_view(rule).substr(3), where));
+      compiled->patterns.push_back({i, false, {}, std::move(code)});
+    } else if (rule.find_first_of("*?") != rule.npos) {
+      bool rooted = false;
+      for (std::string& spelling : spellings(strip(rule, &rooted))) {
+        compiled->patterns.push_back({i, rooted, std::move(spelling), nullptr});
+      }
+    } else if (!rule.empty()) {
+      compiled->add_literal(i, rule);
+    }
+  }
+  NameMatcher out;
+  out.rules_ = std::move(rules);
+  out.where_ = std::move(where);
+  out.compiled_ = std::move(compiled);
+  return out;
+}
+
+Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const {
+  if (!compiled_) return std::optional<size_t>();
+  const std::string_view name = strip(module);
+  const std::vector<size_t> starts = segment_starts(name);
+  std::optional<size_t> best = compiled_->first_literal(name);
+  std::unique_ptr<pcre2_match_data, MatchDeleter> match_data;
+  for (const Pattern& pattern : compiled_->patterns) {
+    if (best && *best < pattern.rule) break;
+    bool hit = false;
+    if (pattern.code) {
+      if (!match_data) match_data.reset(pcre2_match_data_create(1, nullptr));
+      if (!match_data) {
+        return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where_));
+      }
+      const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(module.data()),
+                                 module.size(), 0, 0, match_data.get(), compiled_->context.get());
+      if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{}: the rule \"{}\" takes more than {} steps on the name \"{}\"; "
+                                "write it without nested repeats",
+                                where_, rules_[pattern.rule].substr(0, 80), kMatchSteps,
+                                module.substr(0, 120)));
+      }
+      hit = rc >= 0;
+    } else {
+      const size_t count = pattern.rooted ? 1 : starts.size();
+      for (size_t i = 0; i < count && !hit; ++i) hit = glob(pattern.glob, name.substr(starts[i]));
+    }
+    if (hit) {
+      best = pattern.rule;
+      break;
+    }
+  }
+  if (best) compiled_->hit[*best] = true;
+  return best;
+}
+
+std::vector<std::string> NameMatcher::rules_that_matched_nothing() const {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    if (!compiled_->hit[i]) out.push_back(rules_[i]);
+  }
+  return out;
+}
+
+}  // namespace nibble::quant

@@ -1,0 +1,238 @@
+#include "quant/scheme.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace nibble::quant {
+
+#define NIBBLE_SCHEME(name) extern const Scheme name##_scheme;
+#include "quant/schemes.inc"
+#undef NIBBLE_SCHEME
+
+namespace {
+
+using tensor::DType;
+
+constexpr const Scheme* kSchemes[] = {
+#define NIBBLE_SCHEME(name) &name##_scheme,
+#include "quant/schemes.inc"
+#undef NIBBLE_SCHEME
+};
+
+// Lower case, '_' as '-': `compressed_tensors` and `compressed-tensors` are one name.
+std::string normalized(std::string_view name) {
+  std::string out(name);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    if (c == '_') c = '-';
+  }
+  return out;
+}
+
+std::string known_schemes() {
+  std::vector<std::string_view> names;
+  for (const Scheme* scheme : kSchemes) names.push_back(scheme->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool is_dictionary(const base::Json* json) { return json != nullptr && json->is_object(); }
+
+// The quantization dictionary of one level of config.json, with where it stands.
+const base::Json* dictionary_in(const base::Json& config, std::string_view prefix,
+                                std::string& where) {
+  for (std::string_view key : {"quantization_config", "compression_config"}) {
+    const base::Json* found = config.find_set(key);
+    if (found == nullptr) continue;
+    where = fmt::format("{}{}", prefix, key);
+    return found;
+  }
+  return nullptr;
+}
+
+// The method that a dictionary without quant_method shows by its keys: the tools that wrote the
+// sidecar files had one method each.
+std::string method_by_keys(const base::Json& dictionary) {
+  for (const char* key : {"w_bit", "q_group_size", "zero_point"}) {
+    if (dictionary.find(key) != nullptr) return "awq";
+  }
+  for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
+    if (dictionary.find(key) != nullptr) return "gptq";
+  }
+  return {};
+}
+
+Result<std::string> method_of(const base::Json& dictionary, std::string_view where) {
+  const base::Json* method = dictionary.find_set("quant_method");
+  if (method == nullptr) {
+    const base::Json* producer = dictionary.find("producer");
+    const base::Json* name = producer == nullptr ? nullptr : producer->find("name");
+    if (name != nullptr && name->is_string() && name->as_string() == "modelopt")
+      return name->as_string();
+    return method_by_keys(dictionary);
+  }
+  if (!method->is_string()) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{}: quant_method: expected a string, found {}",
+                                                 where, method->describe()));
+  }
+  const Scheme* scheme = find_scheme(method->as_string());
+  return scheme != nullptr ? std::string(scheme->name) : normalized(method->as_string());
+}
+
+Result<QuantizationSource> source(const base::Json* dictionary, std::string where) {
+  if (!dictionary->is_object()) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: expected an object, found {}", where, dictionary->describe()));
+  }
+  NIBBLE_ASSIGN(std::string method, method_of(*dictionary, where));
+  return QuantizationSource{dictionary, std::move(where), std::move(method)};
+}
+
+// "12 tensors are stored quantized, the first is model.layers.0.mlp.up_proj.weight (e4m3)".
+std::string quantized_tensors(const TensorLookup& tensors) {
+  int64_t count = 0;
+  const tensor::TensorInfo* first = nullptr;
+  for (const tensor::TensorInfo& info : tensors.all) {
+    if (!is_quantized_tensor(info)) continue;
+    if (count++ == 0) first = &info;
+  }
+  if (count == 0) return "no tensor is stored quantized";
+  return fmt::format("{} {} stored quantized, the first is {} ({})", count,
+                     count == 1 ? "tensor is" : "tensors are", first->name,
+                     tensor::name(first->dtype));
+}
+
+Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string_view requested) {
+  const Scheme* scheme = find_scheme(requested);
+  if (scheme == nullptr) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("the scheme \"{}\" was asked for, but is not known; known are: {}",
+                            requested, known_schemes()));
+  }
+  if (scheme->claims(facts)) return scheme;
+  if (facts.gguf || !facts.method.empty()) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("the scheme \"{}\" was asked for, but {} says \"{}\"", requested,
+                            facts.gguf ? "the file" : facts.quantization_where,
+                            facts.gguf ? "gguf" : facts.method));
+  }
+  return scheme;
+}
+
+}  // namespace
+
+std::span<const Scheme* const> schemes() { return kSchemes; }
+
+const Scheme* find_scheme(std::string_view name) {
+  const std::string wanted = normalized(name);
+  for (const Scheme* scheme : kSchemes) {
+    if (normalized(scheme->name) == wanted) return scheme;
+    for (std::string_view alias : scheme->aliases) {
+      if (normalized(alias) == wanted) return scheme;
+    }
+  }
+  return nullptr;
+}
+
+Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_view requested) {
+  if (!requested.empty()) return detect_requested(facts, requested);
+  const Scheme* found = nullptr;
+  for (const Scheme* scheme : kSchemes) {
+    if (!scheme->claims(facts)) continue;
+    if (found != nullptr) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: both \"{}\" and \"{}\" claim this checkpoint",
+                              facts.quantization_where, found->name, scheme->name));
+    }
+    found = scheme;
+  }
+  if (found != nullptr) return found;
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{}: quant_method is \"{}\", which is not known ({}); known are: {}",
+                          facts.quantization_where, facts.method, quantized_tensors(facts.tensors),
+                          known_schemes()));
+}
+
+Result<QuantizationSource> find_quantization(const base::Json* config,
+                                             const base::Json* hf_quant_config,
+                                             const base::Json* sidecar,
+                                             std::string_view sidecar_name) {
+  const base::Json* found = nullptr;
+  std::string where;
+  if (is_dictionary(config)) {
+    found = dictionary_in(*config, "config.json: ", where);
+    for (std::string_view key : {"text_config", "language_config", "llm_config"}) {
+      const base::Json* nested = config->find_set(key);
+      if (!is_dictionary(nested)) continue;
+      std::string inner_where;
+      const base::Json* inner =
+          dictionary_in(*nested, fmt::format("config.json: {}: ", key), inner_where);
+      if (inner == nullptr) continue;
+      if (found != nullptr && found->dump() != inner->dump()) {
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("{} and {} differ; keep the one that is true", where, inner_where));
+      }
+      if (found == nullptr) found = inner, where = std::move(inner_where);
+    }
+  }
+  if (found != nullptr) return source(found, std::move(where));
+  if (is_dictionary(hf_quant_config)) return source(hf_quant_config, "hf_quant_config.json");
+  if (is_dictionary(sidecar)) return source(sidecar, std::string(sidecar_name));
+  return QuantizationSource{};
+}
+
+const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,
+                                      std::string_view suffix) {
+  return tensors.find(fmt::format("{}.{}", module, suffix));
+}
+
+bool stored_unquantized(const LinearLayer& layer, const TensorLookup& tensors) {
+  const tensor::TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
+  return weight != nullptr && tensor::is_plain_float(weight->dtype) &&
+         weight->shape == tensor::Shape{layer.n, layer.k};
+}
+
+bool is_quantized_tensor(const tensor::TensorInfo& info) {
+  const DType type = info.dtype;
+  if (tensor::is_gguf_block(type) || (type >= DType::kE4M3 && type <= DType::kE3M2)) return true;
+  const size_t dot = info.name.rfind('.');
+  const std::string_view last = std::string_view(info.name).substr(dot + 1);
+  if (last == "weight") return !tensor::is_plain_float(type);
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "qweight",          "qzeros", "weight_packed", "weight_scale",
+      "weight_scale_inv", "SCB",    "absmax",        "g_idx"};
+  return std::find(kNames.begin(), kNames.end(), last) != kNames.end();
+}
+
+void check_keys(const base::Json& dictionary, std::span<const std::string_view> known,
+                std::span<const std::string_view> harmless, std::vector<std::string>& warnings) {
+  if (!dictionary.is_object()) return;
+  for (const auto& [key, value] : dictionary.as_object()) {
+    if (value.is_null() || key.empty() || key[0] == '_') continue;
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (std::find(harmless.begin(), harmless.end(), key) != harmless.end()) continue;
+    warnings.push_back(fmt::format("{}: the key \"{}\" ({}) is not known and has no effect",
+                                   dictionary.where(), key, value.describe()));
+  }
+}
+
+WeightSpec bias_spec(const LinearLayer& layer) {
+  WeightSpec spec;
+  spec.slot = Slot::kBias;
+  spec.suffix = "bias";
+  spec.dtypes = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+  spec.shape = {layer.n};
+  spec.along_n = {0, 1};
+  return spec;
+}
+
+void add_bias(const LinearLayer& layer, const TensorLookup& tensors,
+              std::vector<WeightSpec>& specs) {
+  if (!layer.bias && find_tensor(tensors, layer.module, "bias") == nullptr) return;
+  specs.push_back(bias_spec(layer));
+  specs.back().required = layer.bias;
+  specs.back().absent = "no bias";
+}
+
+}  // namespace nibble::quant
