@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # What ./quickstart, ./test and .ci/run share: packages, the build, the real model. Source it.
 #
 #   . tools/setup.sh                 go to the project's root, fail with a sentence from here on
