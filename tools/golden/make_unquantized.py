@@ -28,8 +28,11 @@ LONGROPE = dict(
 )  # fmt: skip
 
 
+ROPE = dict(ONE, hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1)
+
+
 def rope(parameters, positions=256):
-    return dict(ONE, rope_parameters=parameters, max_position_embeddings=positions)
+    return dict(ROPE, rope_parameters=parameters, max_position_embeddings=positions)
 
 
 # name: (dtype, configuration changes, options)
