@@ -111,7 +111,10 @@ class Planner {
   Result<void> find_scheme() {
     NIBBLE_ASSIGN(source_, quant::find_quantization(
                                &plan_.config, checkpoint_.hf_quant_config(),
-                               checkpoint_.quantize_config(), checkpoint_.quantize_config_name()));
+                               checkpoint_.quantize_config(),
+                               checkpoint_.quantize_config() == nullptr
+                                   ? std::string_view()
+                                   : std::string_view(checkpoint_.quantize_config()->where())));
     quant::CheckpointFacts facts;
     facts.gguf = checkpoint_.gguf() != nullptr;
     facts.config = &plan_.config;
