@@ -1,0 +1,142 @@
+#include "api/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+namespace nibble::api {
+namespace {
+
+template <class T>
+using Words = std::initializer_list<std::pair<std::string_view, T>>;
+
+// The value of a word; the error lists the words that are known.
+template <class T>
+Result<T> value_of(std::string_view option, std::string_view word, Words<T> words) {
+  for (const auto& [known, value] : words) {
+    if (known == word) return value;
+  }
+  std::string list;
+  for (const auto& [known, value] : words) {
+    if (!list.empty()) list += ", ";
+    list += known;
+  }
+  return fail(ErrorCode::kUsage,
+              fmt::format("{}: \"{}\" is not known; expected one of {}", option, word, list));
+}
+
+Result<void> check_device(std::string_view device) {
+  if (device == "auto" || device == "cpu") return {};
+  if (device == "cuda" || device.starts_with("cuda:")) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--device {}: this build of nibble runs on CPUs only; leave the option "
+                            "out or say --device cpu",
+                            device));
+  }
+  return fail(ErrorCode::kUsage,
+              fmt::format("--device: \"{}\" is not known; expected cpu, cuda or cuda:N", device));
+}
+
+Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions& plan) {
+  using device::Isa;
+  plan.hardware = device::detect_hardware();
+  plan.policy.isa = plan.hardware.best_isa();
+  if (options.isa == "auto") return {};
+  NIBBLE_ASSIGN(Isa isa, value_of<Isa>("--isa", options.isa,
+                                       {{"reference", Isa::kReference},
+                                        {"avx2", Isa::kAvx2},
+                                        {"avx512", Isa::kAvx512},
+                                        {"amx", Isa::kAmx}}));
+  plan.policy.isa = isa;
+  if (plan.hardware.has(isa)) return {};
+  if (for_run) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--isa {}: this machine ({}) does not have it; its best is {}",
+                            options.isa, plan.hardware.cpu_model,
+                            device::name(plan.hardware.best_isa())));
+  }
+  const int64_t memory = plan.hardware.memory_bytes;
+  plan.hardware = device::hardware_with(isa);
+  plan.hardware.memory_bytes = memory;
+  return {};
+}
+
+Result<void> refuse_what_is_not_there(const Options& options) {
+  if (!options.quantization_config.empty()) {
+    return fail(ErrorCode::kUnsupported,
+                "--quantization-config: none of the schemes of this version takes one");
+  }
+  if (options.tp != 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--tp {}: this version runs on one rank only", options.tp));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
+  using kernels::ActivationChoice;
+  using kernels::KvDType;
+  using kernels::Precision;
+  ParsedOptions out;
+  NIBBLE_TRY(check_device(options.device));
+  NIBBLE_TRY(resolve_isa(options, for_run, out.plan));
+  NIBBLE_TRY(refuse_what_is_not_there(options));
+  out.plan.policy.kernel_glob = options.kernel;
+  NIBBLE_ASSIGN(out.plan.policy.precision,
+                value_of<Precision>("--precision", options.precision,
+                                    {{"fast", Precision::kFast}, {"exact", Precision::kExact}}));
+  NIBBLE_ASSIGN(out.plan.policy.activation,
+                value_of<ActivationChoice>("--activation-dtype", options.activation_dtype,
+                                           {{"auto", ActivationChoice::kAuto},
+                                            {"float", ActivationChoice::kFloat},
+                                            {"int8", ActivationChoice::kS8},
+                                            {"fp8", ActivationChoice::kE4M3}}));
+  NIBBLE_ASSIGN(const int dtype,
+                value_of<int>("--dtype", options.dtype,
+                              {{"auto", 32}, {"f32", 32}, {"bf16", 16}, {"f16", 16}}));
+  if (dtype != 32) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--dtype {}: on a CPU activations between layers are f32; leave the "
+                            "option out",
+                            options.dtype));
+  }
+  NIBBLE_ASSIGN(const int kv,
+                value_of<int>("--kv-cache-dtype", options.kv_cache_dtype,
+                              {{"auto", 0}, {"f32", 1}, {"bf16", 2}, {"f16", 3},
+                               {"fp8_e4m3", 4}, {"fp8_e5m2", 4}, {"int8", 4}}));
+  if (kv == 4) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--kv-cache-dtype {}: this version keeps caches in f32, bf16 or f16",
+                            options.kv_cache_dtype));
+  }
+  const bool exact = out.plan.policy.precision == Precision::kExact;
+  out.kv_dtype = kv == 1                ? KvDType::kF32
+                 : kv == 2              ? KvDType::kBF16
+                 : kv == 3 || !exact    ? KvDType::kF16
+                                        : KvDType::kF32;
+  out.plan.quantization = options.quantization;
+  out.plan.overrides = options.overrides;
+  if (options.threads < 0 || options.threads > 1024) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("--threads: expected 1 to 1024, found {}", options.threads));
+  }
+  out.threads = options.threads > 0 ? options.threads : std::max(1, out.plan.hardware.cores);
+  NIBBLE_ASSIGN(out.dummy, value_of<bool>("--load-format", options.load_format,
+                                          {{"auto", false}, {"dummy", true}}));
+  NIBBLE_ASSIGN(const int strategy,
+                value_of<int>("--load-strategy", options.load_strategy,
+                              {{"lazy", 0}, {"eager", 1}, {"prefetch", 2}}));
+  out.eager = strategy == 1;
+  out.prefetch = strategy == 2;
+  if (options.ctx < 0) {
+    return fail(ErrorCode::kUsage, fmt::format("--ctx: expected a number of tokens, found {}",
+                                               options.ctx));
+  }
+  return out;
+}
+
+}  // namespace nibble::api

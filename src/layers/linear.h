@@ -1,0 +1,37 @@
+// A linear layer after loading, and `apply`, the third verb.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/stream.h"
+#include "kernels/matmul/matmul.h"
+
+namespace nibble::layers {
+
+struct Linear {
+  std::string name;  // the module's name in the checkpoint
+  kernels::PackedWeight weight;
+  std::vector<float> bias;  // (N) or empty
+
+  int64_t n() const { return weight.problem.n; }
+  int64_t k() const { return weight.problem.k; }
+};
+
+struct LinearOutput {
+  const Linear* linear;
+  float* y;     // (m, N), row stride ldy
+  int64_t ldy;
+};
+
+// y = x W^T + bias for each output. Layers that read the same x go together: q, k and v keep their
+// own formats and scales and still share one parallel loop.
+void apply(device::Stream& stream, std::span<const LinearOutput> outputs, const float* x,
+           int64_t ldx, int64_t m);
+
+// Rows of an embedding table: out[i] = W[tokens[i]], (tokens, K). Ids are in range.
+void embed(const kernels::PackedWeight& table, std::span<const int32_t> tokens, float* out);
+
+}  // namespace nibble::layers

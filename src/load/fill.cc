@@ -1,0 +1,173 @@
+#include "load/fill.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/check.h"
+#include "base/number.h"
+
+namespace nibble::load {
+namespace {
+
+using checkpoint::Checkpoint;
+using layers::Decoder;
+using layers::DecoderLayer;
+using layers::Part;
+
+// Context for errors below: which layer was being loaded.
+Failure in_layer(const PlannedModule& module, Error error) {
+  error.message = fmt::format("layer {}: {}", module.declared.module, error.message);
+  return fail(std::move(error));
+}
+
+std::vector<float> to_floats(const tensor::TensorView& view) {
+  const int64_t count = tensor::element_count(view.shape).value_or(0);
+  std::vector<float> out(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    if (view.dtype == tensor::DType::kF32) {
+      std::memcpy(&out[static_cast<size_t>(i)], view.data + i * 4, 4);
+    } else {
+      uint16_t code;
+      std::memcpy(&code, view.data + i * 2, 2);
+      out[static_cast<size_t>(i)] = view.dtype == tensor::DType::kF16 ? base::f32_from_f16(code)
+                                                                      : base::f32_from_bf16(code);
+    }
+  }
+  return out;
+}
+
+struct Loaded {
+  kernels::PackedWeight weight;
+  std::vector<float> bias;
+};
+
+Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module,
+                           device::Stream& stream) {
+  Loaded out;
+  {
+    NIBBLE_ASSIGN(tensor::QuantizedWeight weight, canonical_weight(checkpoint, module));
+    auto packed = kernels::pack(weight, module.choice, stream);
+    if (!packed) return in_layer(module, std::move(packed).error());
+    out.weight = std::move(*packed);
+  }
+  for (const PlannedTensor& t : module.tensors) {
+    if (t.spec.slot != quant::Slot::kBias) continue;
+    NIBBLE_ASSIGN(out.bias, read_floats(checkpoint, *t.info));
+  }
+  drop(checkpoint, module);
+  return out;
+}
+
+layers::Linear& linear_of(DecoderLayer& layer, Part part) {
+  switch (part) {
+    case Part::kQ:
+      return layer.q;
+    case Part::kK:
+      return layer.k;
+    case Part::kV:
+      return layer.v;
+    case Part::kO:
+      return layer.o;
+    case Part::kGate:
+      return layer.gate;
+    case Part::kUp:
+      return layer.up;
+    case Part::kDown:
+      return layer.down;
+    default:
+      NIBBLE_CHECK(false && "not a linear part");
+  }
+}
+
+std::vector<float>& vector_of(Decoder& decoder, const PlannedVector& v) {
+  if (v.part == Part::kFinalNorm) return decoder.final_norm;
+  DecoderLayer& layer = decoder.layers[static_cast<size_t>(v.layer)];
+  return v.part == Part::kAttentionNorm ? layer.attention_norm : layer.ffn_norm;
+}
+
+void place(Decoder& decoder, const PlannedModule& module, Loaded loaded) {
+  layers::Linear linear{module.declared.module, std::move(loaded.weight), std::move(loaded.bias)};
+  if (module.part == Part::kEmbedding) {
+    decoder.embedding = std::move(linear);
+  } else if (module.part == Part::kLmHead) {
+    decoder.lm_head = std::move(linear);
+  } else {
+    linear_of(decoder.layers[static_cast<size_t>(module.layer)], module.part) = std::move(linear);
+  }
+}
+
+Result<void> check_finite(const std::vector<float>& values, std::string_view where) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!(values[i] - values[i] == 0)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: element {} is {}, expected a finite number", where, i,
+                              values[i]));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<float>> read_floats(Checkpoint& checkpoint, const tensor::TensorInfo& info) {
+  NIBBLE_ASSIGN(tensor::TensorView view, checkpoint.view(info));
+  std::vector<float> out = to_floats(view);
+  NIBBLE_TRY(check_finite(out, info.name));
+  return out;
+}
+
+Result<tensor::QuantizedWeight> canonical_weight(Checkpoint& checkpoint,
+                                                 const PlannedModule& module) {
+  quant::RawWeights raw;
+  for (const PlannedTensor& t : module.tensors) {
+    if (t.spec.slot == quant::Slot::kUnused) continue;
+    auto view = checkpoint.view(*t.info);
+    if (!view) return in_layer(module, std::move(view).error());
+    raw.set(t.spec.slot, std::move(*view));
+  }
+  auto weight =
+      module.method->process_weights_after_loading(module.declared.n, module.declared.k, raw);
+  if (!weight) return in_layer(module, std::move(weight).error());
+  // The plan was made from headers; what the bytes gave must be what it said.
+  NIBBLE_CHECK(weight->format == module.problem.weight);
+  return weight;
+}
+
+void drop(Checkpoint& checkpoint, const PlannedModule& module) {
+  for (const PlannedTensor& t : module.tensors) checkpoint.drop(*t.info);
+}
+
+Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& options,
+                     device::Stream& stream, const FillProgress& progress) {
+  NIBBLE_CHECK(plan.problems.empty());
+  Decoder decoder;
+  decoder.spec = plan.spec;
+  decoder.layers.resize(static_cast<size_t>(plan.spec.layers));
+  uint64_t total = 0;
+  for (const PlannedModule& module : plan.modules) total += module.bytes_disk;
+  if (options.prefetch) {
+    for (const PlannedModule& module : plan.modules) {
+      for (const PlannedTensor& t : module.tensors) checkpoint.prefetch(*t.info);
+    }
+  }
+  uint64_t done = 0;
+  for (const PlannedModule& module : plan.modules) {
+    NIBBLE_ASSIGN(Loaded loaded, load_module(checkpoint, module, stream));
+    place(decoder, module, std::move(loaded));
+    done += module.bytes_disk;
+    if (progress && !progress(module.declared.module, done, total)) {
+      return fail(ErrorCode::kCancelled, "loading was cancelled");
+    }
+  }
+  for (const PlannedVector& v : plan.vectors) {
+    NIBBLE_ASSIGN(vector_of(decoder, v), read_floats(checkpoint, *v.info));
+  }
+  if (plan.rope_factors != nullptr) {
+    NIBBLE_ASSIGN(std::vector<float> factors, read_floats(checkpoint, *plan.rope_factors));
+    decoder.spec.rope.freq_factors.assign(factors.begin(), factors.end());
+  }
+  return decoder;
+}
+
+}  // namespace nibble::load
