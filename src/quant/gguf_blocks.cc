@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/number.h"
+#include "quant/gguf_decode.h"
 
 namespace nibble::quant {
 namespace {
@@ -14,13 +15,6 @@ namespace {
 using tensor::DType;
 using tensor::Element;
 using tensor::ZeroKind;
-
-float read_f16(const uint8_t* p) {
-  return base::f32_from_f16(static_cast<uint16_t>(p[0] | p[1] << 8));
-}
-
-// Decodes one block: its codes, one byte each, and its scales and offsets, one per group.
-using Decode = void (*)(const uint8_t* block, uint8_t* code, float* scale, float* offset);
 
 // f16 d; 16 bytes: low nibbles are elements 0..15, high nibbles 16..31.      w = d (q - 8)
 void decode_q4_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
@@ -47,19 +41,180 @@ void decode_q8_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
   std::memcpy(code, block + 2, 32);
 }
 
+// The fifth bit of element i is bit i of the u32 `high`.
+void expand_5_bits(const uint8_t* low, uint32_t high, int minus, uint8_t* code) {
+  for (int i = 0; i < 16; ++i) {
+    code[i] = static_cast<uint8_t>(((low[i] & 15) | (high >> i & 1) << 4) - minus);
+    code[i + 16] = static_cast<uint8_t>((low[i] >> 4 | (high >> (i + 16) & 1) << 4) - minus);
+  }
+}
+
+// f16 d; u32 fifth bits; nibbles as Q4_0.                                     w = d (q - 16)
+void decode_q5_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  scale[0] = read_f16(block);
+  expand_5_bits(block + 6, read_u32(block + 2), 16, code);
+}
+
+// f16 d, f16 m; u32 fifth bits; nibbles as Q4_0.                              w = d q + m
+void decode_q5_1(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
+  scale[0] = read_f16(block);
+  offset[0] = read_f16(block + 2);
+  expand_5_bits(block + 8, read_u32(block + 4), 0, code);
+}
+
+// scales[16]: low nibble s, high nibble m; qs[64]; f16 d, f16 dmin.           w = d s q - dmin m
+// Byte l of each half of qs holds elements l, l + 32, l + 64, l + 96 of that half, lowest bits
+// first.
+void decode_q2_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
+  const float d = read_f16(block + 80), dmin = read_f16(block + 82);
+  for (int sub = 0; sub < 16; ++sub) {
+    scale[sub] = d * static_cast<float>(block[sub] & 15);
+    offset[sub] = -(dmin * static_cast<float>(block[sub] >> 4));
+  }
+  for (int i = 0; i < 256; ++i) {
+    code[i] = block[16 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+  }
+}
+
+// hmask[32]; qs[64] as Q2_K; 16 scales of 6 bits in 12 bytes; f16 d.          w = d (s - 32) q
+// q is two bits of qs, less 4 where the bit of hmask is 0. Of scale j, the low 4 bits are nibble
+// j / 8 of byte j % 8, the high 2 are pair j / 4 of byte 8 + j % 4.
+void decode_q3_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  const uint8_t* packed = block + 96;
+  const float d = read_f16(block + 108);
+  for (int sub = 0; sub < 16; ++sub) {
+    const int s =
+        (packed[sub % 8] >> 4 * (sub / 8) & 15) | (packed[8 + sub % 4] >> 2 * (sub / 4) & 3) << 4;
+    scale[sub] = d * static_cast<float>(s - 32);
+  }
+  for (int i = 0; i < 256; ++i) {
+    const int low = block[32 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+    const int high = block[i % 32] >> i / 32 & 1;
+    code[i] = static_cast<uint8_t>(low - (high != 0 ? 0 : 4));
+  }
+}
+
+// f16 d, f16 dmin; 8 scales and 8 minima of 6 bits in 12 bytes.               d s, -dmin m
+//   byte 0..3   s 0..3, and on top the high 2 bits of s 4..7
+//   byte 4..7   m 0..3, and on top the high 2 bits of m 4..7
+//   byte 8..11  the low 4 bits of s 4..7 and of m 4..7
+void decode_k_scales(const uint8_t* block, float* scale, float* offset) {
+  const float d = read_f16(block), dmin = read_f16(block + 2);
+  const uint8_t* packed = block + 4;
+  for (int sub = 0; sub < 8; ++sub) {
+    int s = packed[sub % 4] & 63, m = packed[4 + sub % 4] & 63;
+    if (sub >= 4) {
+      s = (packed[4 + sub] & 15) | packed[sub - 4] >> 6 << 4;
+      m = packed[4 + sub] >> 4 | packed[sub] >> 6 << 4;
+    }
+    scale[sub] = d * static_cast<float>(s);
+    offset[sub] = -(dmin * static_cast<float>(m));
+  }
+}
+
+// d, dmin, scales; qs[128]: 32 bytes hold 64 elements, low nibbles first.     w = d s q - dmin m
+void decode_q4_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
+  decode_k_scales(block, scale, offset);
+  for (int i = 0; i < 256; ++i) {
+    code[i] = block[16 + i / 64 * 32 + i % 32] >> 4 * (i / 32 % 2) & 15;
+  }
+}
+
+// d, dmin, scales; qh[32]: bit j of byte l is the fifth bit of element 32 j + l; qs as Q4_K.
+void decode_q5_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
+  decode_k_scales(block, scale, offset);
+  for (int i = 0; i < 256; ++i) {
+    const int low = block[48 + i / 64 * 32 + i % 32] >> 4 * (i / 32 % 2) & 15;
+    code[i] = static_cast<uint8_t>(low | (block[16 + i % 32] >> i / 32 & 1) << 4);
+  }
+}
+
+// ql[128]: 64 bytes hold 128 elements, low nibbles first; qh[64]: 2 bits each, as qs of Q2_K; s8
+// scales[16]; f16 d.                                                           w = d s (q - 32)
+void decode_q6_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  const float d = read_f16(block + 208);
+  for (int sub = 0; sub < 16; ++sub) {
+    scale[sub] = d * static_cast<float>(static_cast<int8_t>(block[192 + sub]));
+  }
+  for (int i = 0; i < 256; ++i) {
+    const int low = block[i / 128 * 64 + i % 64] >> 4 * (i / 64 % 2) & 15;
+    const int high = block[128 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+    code[i] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+}
+
+// f32 d; 256 bytes s8; 16 sums that kernels use, not read here.               w = d q
+void decode_q8_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  scale[0] = base::f32_from_bits(read_u32(block));
+  std::memcpy(code, block + 4, 256);
+}
+
+// e8m0 scale; nibbles as Q4_0, each an e2m1 number.
+void decode_mxfp4(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  scale[0] = base::f32_from_e8m0(block[0]);
+  for (int i = 0; i < 16; ++i) {
+    code[i] = block[1 + i] & 15;
+    code[i + 16] = block[1 + i] >> 4;
+  }
+}
+
+// A byte holds five ternary digits as a fraction of 256: digit m is the integer part of 3 times the
+// fraction left after m steps.
+uint8_t ternary_digit(uint8_t byte, int m) {
+  constexpr int kPower[5] = {1, 3, 9, 27, 81};
+  const auto fraction = static_cast<uint8_t>(byte * kPower[m]);
+  return static_cast<uint8_t>((fraction * 3 >> 8) - 1);
+}
+
+// 48 bytes of five digits (32, then 16 bytes side by side), 4 bytes of four; f16 d.   w = d digit
+void decode_tq1_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  scale[0] = read_f16(block + 52);
+  for (int i = 0; i < 160; ++i) code[i] = ternary_digit(block[i % 32], i / 32);
+  for (int i = 0; i < 80; ++i) code[160 + i] = ternary_digit(block[32 + i % 16], i / 16);
+  for (int i = 0; i < 16; ++i) code[240 + i] = ternary_digit(block[48 + i % 4], i / 4);
+}
+
+// qs[64] as Q2_K; f16 d.                                                      w = d (q - 1)
+void decode_tq2_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  scale[0] = read_f16(block + 64);
+  for (int i = 0; i < 256; ++i) {
+    code[i] = block[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+  }
+}
+
 struct BlockType {
   DType dtype;
   Element element;
   int group;
-  ZeroKind zero;
+  ZeroKind zero;  // kInteger: the zero point is 1 everywhere
   DType scale_type;
-  Decode decode;
+  GgufDecode decode;
 };
 
 constexpr BlockType kTypes[] = {
     {DType::kQ4_0, Element::kS4, 32, ZeroKind::kNone, DType::kF16, decode_q4_0},
     {DType::kQ4_1, Element::kU4, 32, ZeroKind::kOffset, DType::kF16, decode_q4_1},
+    {DType::kQ5_0, Element::kS5, 32, ZeroKind::kNone, DType::kF16, decode_q5_0},
+    {DType::kQ5_1, Element::kU5, 32, ZeroKind::kOffset, DType::kF16, decode_q5_1},
     {DType::kQ8_0, Element::kS8, 32, ZeroKind::kNone, DType::kF16, decode_q8_0},
+    {DType::kQ2_K, Element::kU2, 16, ZeroKind::kOffset, DType::kF32, decode_q2_k},
+    {DType::kQ3_K, Element::kS3, 16, ZeroKind::kNone, DType::kF32, decode_q3_k},
+    {DType::kQ4_K, Element::kU4, 32, ZeroKind::kOffset, DType::kF32, decode_q4_k},
+    {DType::kQ5_K, Element::kU5, 32, ZeroKind::kOffset, DType::kF32, decode_q5_k},
+    {DType::kQ6_K, Element::kS6, 16, ZeroKind::kNone, DType::kF32, decode_q6_k},
+    {DType::kQ8_K, Element::kS8, 256, ZeroKind::kNone, DType::kF32, decode_q8_k},
+    {DType::kIQ1_S, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq1_s},
+    {DType::kIQ1_M, Element::kS8, 16, ZeroKind::kNone, DType::kF32, decode_iq1_m},
+    {DType::kIQ2_XXS, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq2_xxs},
+    {DType::kIQ2_XS, Element::kS8, 16, ZeroKind::kNone, DType::kF32, decode_iq2_xs},
+    {DType::kIQ2_S, Element::kS8, 16, ZeroKind::kNone, DType::kF32, decode_iq2_s},
+    {DType::kIQ3_XXS, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq3_xxs},
+    {DType::kIQ3_S, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq3_s},
+    {DType::kIQ4_NL, Element::kS8, 32, ZeroKind::kNone, DType::kF16, decode_iq4_nl},
+    {DType::kIQ4_XS, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq4_xs},
+    {DType::kMXFP4, Element::kE2M1, 32, ZeroKind::kNone, DType::kE8M0, decode_mxfp4},
+    {DType::kTQ1_0, Element::kS2, 256, ZeroKind::kNone, DType::kF16, decode_tq1_0},
+    {DType::kTQ2_0, Element::kU2, 256, ZeroKind::kInteger, DType::kF16, decode_tq2_0},
 };
 
 const BlockType* find_type(DType dtype) {
@@ -138,6 +293,17 @@ Result<tensor::QuantizedWeight> gguf_to_canonical(DType dtype, int64_t n, int64_
     type.decode(from + b * block.block_bytes, code + b * block.block_elements,
                 out.scale.data() + b * per_block,
                 out.offset.empty() ? nullptr : out.offset.data() + b * per_block);
+  }
+  for (size_t i = 0; i < out.scale.size(); ++i) {
+    const float bad =
+        !out.offset.empty() && std::isfinite(out.scale[i]) ? out.offset[i] : out.scale[i];
+    if (std::isfinite(bad)) continue;
+    const int64_t per_row = k / type.group;
+    const auto at = static_cast<int64_t>(i);
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("the scale of row {}, inputs {} to {} is {}; the file is damaged", at / per_row,
+                    at % per_row * type.group, (at % per_row + 1) * type.group - 1, bad));
   }
   out.code = {DType::kU8, {n, k}, out.code_owner.data(), out.code_owner.size()};
   return out;
