@@ -42,9 +42,9 @@ def gaussian_rows(rng):
     return rows
 
 
-def random_blocks(rng, qtype, f16_fields):
+def random_blocks(rng, qtype, f16_fields, count=None):
     block, size = gguf.GGML_QUANT_SIZES[qtype]
-    count = ROWS * COLUMNS // block
+    count = count or ROWS * COLUMNS // block
     data = rng.integers(0, 256, (count, size), dtype=np.uint8)
     for offset in f16_fields:
         data[:, offset : offset + 2] = random_scales(rng, count).view(np.uint8).reshape(count, 2)
@@ -62,13 +62,14 @@ def q8_k(rng):
     return np.concatenate(parts, 1), d[:, None] * q.astype(np.float32)
 
 
-def iq1_m(rng):
+def iq1_m(rng, count=None, scales=None, data=None):
     """The float16 scale of IQ1_M is spread over the high nibbles of its four uint16 scale words."""
-    data = random_blocks(rng, T.IQ1_M, [])
-    scale = random_scales(rng, len(data)).view(np.uint16)
+    data = random_blocks(rng, T.IQ1_M, [], count) if data is None else data
+    scales = random_scales(rng, len(data)) if scales is None else scales.astype(np.float16)
+    bits = scales.view(np.uint16)
     words = data[:, 48:56].copy().view("<u2")
     for i in range(4):
-        words[:, i] = (words[:, i] & 0x0FFF) | (((scale >> (4 * i)) & 15) << 12)
+        words[:, i] = (words[:, i] & 0x0FFF) | (((bits >> (4 * i)) & 15) << 12)
     data[:, 48:56] = words.view(np.uint8)
     return data
 

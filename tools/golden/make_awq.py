@@ -39,7 +39,7 @@ WQLinear_GEMM, dequantize_gemm = import_autoawq()
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
-RAGGED = dict(ONE, hidden_size=192, intermediate_size=320, num_attention_heads=6)
+RAGGED = dict(ONE, hidden_size=192, intermediate_size=192, num_attention_heads=6)
 K_PROJ = "model.layers.0.self_attn.k_proj"
 SKIPPED = ["self_attn.o_proj", "layers.1.mlp"]
 

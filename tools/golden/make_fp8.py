@@ -36,7 +36,7 @@ K_PROJ = "model.layers.0.self_attn.k_proj"
 # name: (configuration changes, granularity, activation scheme, options)
 CASES = {
     "block": (ONE, "block", "dynamic", {}),
-    "block_ragged": (RAGGED, "block", "dynamic", {"full": [K_PROJ, "model.layers.0.mlp.down_proj"]}),
+    "block_ragged": (RAGGED, "block", "dynamic", {}),
     "block_ue8m0": (SQUARE, "block", "dynamic", {"scale_fmt": "ue8m0"}),
     "block_not_converted": (
         dict(SQUARE, tie_word_embeddings=False),
