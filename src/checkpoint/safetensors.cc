@@ -369,6 +369,12 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> he
                 fmt::format("{}: the header must begin with \"{{\", found \"{}\"", where,
                             shown(text.substr(0, 1))));
   }
+  // The parser would take it for the end, and what follows would never be looked at.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: the header has a zero byte at its byte {}; JSON has none", where,
+                            zero + 1));
+  }
   SafetensorsHeader header;
   HeaderReader reader(where, header);
   if (!nlohmann::json::sax_parse(text.data(), text.data() + text.size(), &reader)) {
