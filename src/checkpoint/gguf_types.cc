@@ -52,7 +52,7 @@ constexpr GgmlType kTypes[] = {
     {37, "IQ4_NL_4_8", std::nullopt, kRemoved},
     {38, "IQ4_NL_8_8", std::nullopt, kRemoved},
     {39, "MXFP4", DType::kMXFP4, {}},
-    {40, "NVFP4", std::nullopt, kNotYet},
+    {40, "NVFP4", DType::kNVFP4, {}},
     {41, "Q1_0", std::nullopt, kNotYet},
 };
 

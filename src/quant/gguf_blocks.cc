@@ -149,12 +149,28 @@ void decode_q8_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
   std::memcpy(code, block + 4, 256);
 }
 
+// ggml's table of e2m1 values has no negative zero.
+uint8_t e2m1_code(int nibble) { return nibble == 8 ? 0 : static_cast<uint8_t>(nibble); }
+
 // e8m0 scale; nibbles as Q4_0, each an e2m1 number.
 void decode_mxfp4(const uint8_t* block, uint8_t* code, float* scale, float*) {
   scale[0] = base::f32_from_e8m0(block[0]);
   for (int i = 0; i < 16; ++i) {
-    code[i] = block[1 + i] & 15;
-    code[i + 16] = block[1 + i] >> 4;
+    code[i] = e2m1_code(block[1 + i] & 15);
+    code[i + 16] = e2m1_code(block[1 + i] >> 4);
+  }
+}
+
+// Four unsigned e4m3 scales, one per 16 elements; per 16, eight bytes of e2m1 numbers: low nibbles,
+// then high ones. ggml reads the scale 0x7f (nan in e4m3) as 0.
+void decode_nvfp4(const uint8_t* block, uint8_t* code, float* scale, float*) {
+  for (int sub = 0; sub < 4; ++sub) {
+    const uint8_t s = block[sub];
+    scale[sub] = s == 0x7f ? 0.0f : s > 0x7f ? NAN : base::f32_from_e4m3(s);
+    for (int i = 0; i < 8; ++i) {
+      code[16 * sub + i] = e2m1_code(block[4 + 8 * sub + i] & 15);
+      code[16 * sub + 8 + i] = e2m1_code(block[4 + 8 * sub + i] >> 4);
+    }
   }
 }
 
@@ -213,6 +229,7 @@ constexpr BlockType kTypes[] = {
     {DType::kIQ4_NL, Element::kS8, 32, ZeroKind::kNone, DType::kF16, decode_iq4_nl},
     {DType::kIQ4_XS, Element::kS8, 32, ZeroKind::kNone, DType::kF32, decode_iq4_xs},
     {DType::kMXFP4, Element::kE2M1, 32, ZeroKind::kNone, DType::kE8M0, decode_mxfp4},
+    {DType::kNVFP4, Element::kE2M1, 16, ZeroKind::kNone, DType::kE4M3, decode_nvfp4},
     {DType::kTQ1_0, Element::kS2, 256, ZeroKind::kNone, DType::kF16, decode_tq1_0},
     {DType::kTQ2_0, Element::kU2, 256, ZeroKind::kInteger, DType::kF16, decode_tq2_0},
 };

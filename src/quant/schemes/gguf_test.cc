@@ -68,5 +68,21 @@ TEST(gguf, bytes_that_do_not_fit_the_shape_are_refused) {
             "expected q4_1 (1, 33) in blocks of 32 elements, found q4_1 (1, 32) of 20 bytes");
 }
 
+TEST(gguf, a_scale_that_is_not_finite_is_refused_with_its_place) {
+  std::string bytes = q4_1_block() + q4_1_block() + q4_1_block() + q4_1_block();
+  bytes[3 * 20 + 2] = 0;
+  bytes[3 * 20 + 3] = 0x7c;  // m = inf
+  const tensor::TensorView view{
+      DType::kQ4_1, {2, 64}, reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+  EXPECT_EQ(message(gguf_to_canonical(DType::kQ4_1, 2, 64, view)),
+            "the scale of row 1, inputs 32 to 63 is inf; the file is damaged");
+  std::string mxfp4(17, '\0');
+  mxfp4[0] = static_cast<char>(0xff);  // nan in e8m0
+  const tensor::TensorView nan{
+      DType::kMXFP4, {1, 32}, reinterpret_cast<const std::byte*>(mxfp4.data()), mxfp4.size()};
+  EXPECT_EQ(message(gguf_to_canonical(DType::kMXFP4, 1, 32, nan)),
+            "the scale of row 0, inputs 0 to 31 is nan; the file is damaged");
+}
+
 }  // namespace
 }  // namespace nibble::quant
