@@ -72,8 +72,9 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
                                              2 * spec.heads * spec.head_dim +
                                              2 * spec.kv_heads * spec.head_dim);
   out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
-  out.kv_per_token = static_cast<uint64_t>(2 * spec.layers * spec.kv_heads * spec.head_dim) *
-                     static_cast<uint64_t>(kernels::kv_bytes(options.kv_dtype));
+  constexpr int64_t kMany = 4096;  // pages are whole at this length
+  out.kv_per_token = static_cast<uint64_t>(
+      layers::DecoderCache::bytes_for(spec, options.kv_type, kMany) / kMany);
   out.available = static_cast<uint64_t>(options.plan.hardware.memory_bytes);
   out.model_ctx = spec.max_positions;
   const uint64_t fixed = out.weights + out.other;
@@ -103,7 +104,7 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   }
   for (const tensor::TensorInfo& info : checkpoint.tensors()) out.file_bytes += info.bytes;
   for (int64_t i = 0; i < plan.spec.layers; ++i) {
-    const std::string type = kernels::name(options.kv_dtype);
+    const std::string type = kernels::name(options.kv_type);
     out.kv.push_back({fmt::format("model.layers.{}.self_attn", i), type, type, "default",
                       "default"});
   }

@@ -10,20 +10,20 @@
 namespace nibble::generate {
 
 Result<Sequence> Sequence::create(const layers::Decoder& decoder, device::Stream& stream,
-                                  const kernels::Ops& ops, kernels::KvDType kv_dtype,
+                                  const kernels::Ops& ops, kernels::KvType kv_type,
                                   int64_t capacity) {
   NIBBLE_ASSIGN(layers::Runner runner, layers::Runner::create(decoder, ops));
-  NIBBLE_ASSIGN(kernels::KvCache cache, layers::make_cache(decoder.spec, kv_dtype, capacity));
-  return Sequence(decoder, stream, ops, kv_dtype, capacity, std::move(runner), std::move(cache));
+  NIBBLE_ASSIGN(layers::DecoderCache cache, layers::DecoderCache::create(decoder.spec, kv_type, capacity));
+  return Sequence(decoder, stream, ops, kv_type, capacity, std::move(runner), std::move(cache));
 }
 
 Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
-                   kernels::KvDType kv_dtype, int64_t capacity, layers::Runner runner,
-                   kernels::KvCache cache)
+                   kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
+                   layers::DecoderCache cache)
     : decoder_(&decoder),
       stream_(&stream),
       ops_(ops),
-      kv_dtype_(kv_dtype),
+      kv_type_(kv_type),
       capacity_(capacity),
       runner_(std::move(runner)),
       cache_(std::move(cache)),
@@ -93,7 +93,7 @@ Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& 
 Error Sequence::blame() const {
   std::string culprit = decoder_->head().name;
   auto runner = layers::Runner::create(*decoder_, ops_);
-  auto cache = layers::make_cache(decoder_->spec, kv_dtype_, capacity_);
+  auto cache = layers::DecoderCache::create(decoder_->spec, kv_type_, capacity_);
   bool found = false;
   const layers::Listener ear = [&](std::string_view module, const float* y, int64_t m, int64_t n) {
     if (found) return;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "device/stream.h"
-#include "kernels/attention/attention.h"
 #include "layers/decoder.h"
 #include "nibble/result.h"
 
@@ -26,7 +25,7 @@ class Sequence {
   // Decoder and stream must outlive the sequence. `capacity` is the most tokens it may hold; memory
   // for keys and values is taken as they come.
   static Result<Sequence> create(const layers::Decoder& decoder, device::Stream& stream,
-                                 const kernels::Ops& ops, kernels::KvDType kv_dtype,
+                                 const kernels::Ops& ops, kernels::KvType kv_type,
                                  int64_t capacity);
 
   // Appends the tokens. Logits of the last one are in last_logits() afterwards; `rows`, when given,
@@ -43,8 +42,8 @@ class Sequence {
 
  private:
   Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
-           kernels::KvDType kv_dtype, int64_t capacity, layers::Runner runner,
-           kernels::KvCache cache);
+           kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
+           layers::DecoderCache cache);
   Result<void> check(std::span<const int32_t> tokens) const;
   Result<void> emit_rows(const float* hidden, int64_t m, const RowSink& rows);
   Error blame() const;
@@ -52,10 +51,10 @@ class Sequence {
   const layers::Decoder* decoder_;
   device::Stream* stream_;
   kernels::Ops ops_;
-  kernels::KvDType kv_dtype_;
+  kernels::KvType kv_type_;
   int64_t capacity_;
   layers::Runner runner_;
-  kernels::KvCache cache_;
+  layers::DecoderCache cache_;
   std::vector<int32_t> tokens_;
   std::vector<float> last_logits_;
 };

@@ -79,6 +79,26 @@ struct Decoder {
 // (m, n), contiguous. For `compare`, and to find the first output that is not finite.
 using Listener = std::function<void(std::string_view module, const float* y, int64_t m, int64_t n)>;
 
+// The keys and values of a sequence: one cache for each layer.
+class DecoderCache {
+ public:
+  // Takes no memory yet. `capacity` is the most tokens it will hold.
+  static Result<DecoderCache> create(const DecoderSpec& spec, kernels::KvType type,
+                                     int64_t capacity);
+  // What `tokens` tokens take, in bytes.
+  static int64_t bytes_for(const DecoderSpec& spec, kernels::KvType type, int64_t tokens);
+
+  int64_t length() const { return layers_.front().size(); }
+  int64_t capacity() const { return capacity_; }
+  Result<void> reserve(int64_t tokens);  // room for this many in all
+  void truncate(int64_t tokens);
+  kernels::KvCache& layer(int64_t i) { return layers_[static_cast<size_t>(i)]; }
+
+ private:
+  int64_t capacity_ = 0;
+  std::vector<kernels::KvCache> layers_;
+};
+
 // Runs a Decoder. Owns the activations of one step; reuse it from step to step.
 class Runner {
  public:
@@ -89,7 +109,7 @@ class Runner {
   // cache and returns the final hidden states (m, hidden), valid until the next call. `length` is
   // the length of the whole sequence this batch is part of (see kernels::Rope::frequencies).
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
-                               int64_t length, kernels::KvCache& cache,
+                               int64_t length, DecoderCache& cache,
                                const Listener& listener = {});
 
   // logits (m, vocab) of hidden states (m, hidden).
@@ -98,8 +118,8 @@ class Runner {
  private:
   Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope);
   Result<void> reserve(int64_t m);
-  Result<void> attention_block(device::Stream& stream, int64_t layer, int64_t m,
-                               kernels::KvCache& cache, const Listener& listener);
+  void attention_block(device::Stream& stream, int64_t layer, int64_t position, int64_t m,
+                       kernels::KvCache& cache, const Listener& listener);
   void ffn_block(device::Stream& stream, int64_t layer, int64_t m, const Listener& listener);
 
   const Decoder* decoder_;

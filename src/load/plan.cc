@@ -104,7 +104,11 @@ class Planner {
     }
     plan_.config.set_where(where);
     NIBBLE_ASSIGN(plan_.spec, models::declare_model(plan_.config));
-    if (checkpoint_.gguf() != nullptr) plan_.spec.names = gguf_part_names();
+    if (checkpoint_.gguf() != nullptr) {
+      plan_.spec.names = gguf_part_names();
+      // llama.cpp stores the rows of q and k so that neighbours turn together.
+      plan_.spec.rope.order = kernels::PairOrder::kNeighbours;
+    }
     return {};
   }
 
