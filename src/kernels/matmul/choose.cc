@@ -16,10 +16,6 @@ constexpr Kernel kList[] = {
 #undef KERNEL
 };
 
-bool holds_integers(Form form) {
-  return form == Form::kS16Panel || form == Form::kS8Digits || form == Form::kS16Pairs;
-}
-
 // Shell-style: * stands for any run of characters, ? for one.
 bool glob_matches(std::string_view glob, std::string_view text) {
   size_t g = 0;

@@ -12,34 +12,51 @@ namespace nibble::kernels {
 
 // How a kernel wants x. Every form is padded with zeros to the layout's k_pad.
 enum class Form : uint8_t {
-  kRows,      // (m, k_pad) f32
-  kF32Panel,  // per block of `rows` tokens: (k_pad, rows) f32
-  kS16Panel,  // per block of `rows` tokens: (k_pad / 2, rows) pairs of s16, and unit scales
-  kS8Digits,  // per token: units of s16 = 256 h + l, the h of 32 inputs and then the l of them
-  kS16Pairs,  // per token: (k_pad) s16, in the order of kS16Panel's pairs
+  kRows,      // per token: (k_pad) f32
+  kF32Panel,  // per block of tokens: (k_pad, rows) f32
+  kS16Panel,  // per block of tokens: (k_pad / 2, rows) pairs of s16
+  kS8Digits,  // per token: s16 as two digits; per 32 inputs the 32 high ones, then the 32 low ones
 };
+inline bool holds_integers(Form form) { return form == Form::kS16Panel || form == Form::kS8Digits; }
+
+// x in one form, cut into blocks of `rows` tokens (the last may be shorter).
+//
+// The integer forms hold x'[m, k] = scale[m, u] * q[m, k] with u = k / unit and |q| <= 32512. As
+// digits q = 256 h + l with both in s8; as pairs four neighbours stand as (0, 2) (1, 3), the order
+// in which even and odd bytes of a lane of packed weights come apart.
+struct Activations {
+  Form form = Form::kRows;
+  int64_t m = 0;
+  int64_t rows = 1;
+  int64_t k_pad = 0;
+  int64_t units = 0;  // ceil(k_pad / unit)
+  const std::byte* data = nullptr;
+  int64_t token_bytes = 0;  // block b begins at b * rows * token_bytes
+  // Each per block (units, rows of the block); block b begins at b * rows * units.
+  const float* scale = nullptr;
+  const int32_t* sum = nullptr;       // of q over a unit
+  const float* scaled_sum = nullptr;  // scale * sum
+};
+
+// One block of tokens.
+struct TokenBlock {
+  int64_t rows;
+  const std::byte* data;
+  const float* scale;
+  const int32_t* sum;
+  const float* scaled_sum;
+};
+inline TokenBlock token_block(const Activations& x, int64_t m) {
+  const int64_t at = m * x.units;
+  const int64_t left = x.m - m;
+  return {left < x.rows ? left : x.rows, x.data + m * x.token_bytes, x.scale + at, x.sum + at,
+          x.scaled_sum + at};
+}
 
 // Which weights a kernel reads.
 enum class Reads : uint8_t {
   kInteger,  // s*, u* codes: value - zero is an integer
   kAny,      // whatever the packing holds
-};
-
-// x in one form. Rows are cut into blocks of `rows` tokens, the last may be shorter. For the s16
-// forms, with q the integer held for an input:
-//
-//   x'[m, k] = scale[m, k / unit] * q[m, k]     sum[m, u] = sum of q over unit u
-struct Activations {
-  Form form = Form::kRows;
-  int64_t m = 0;
-  int64_t rows = 1;  // tokens a block
-  int64_t k_pad = 0;
-  int64_t unit = 0;
-  int64_t units = 0;  // ceil(k_pad / unit)
-  const std::byte* data = nullptr;
-  int64_t token_bytes = 0;       // data of a token: block b begins at b * rows * token_bytes
-  const float* scale = nullptr;  // per block (units, rows of the block)
-  const int32_t* sum = nullptr;  // likewise
 };
 
 struct KernelArgs {
@@ -61,7 +78,7 @@ struct Kernel {
   Packing packing;
   Reads reads;
   Form form;
-  int rows;  // of a block of x
+  int rows;  // most tokens of a block of x
   int64_t m_min;
   int64_t m_max;
   void (*run)(const KernelArgs&) noexcept;

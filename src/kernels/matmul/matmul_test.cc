@@ -144,7 +144,7 @@ Expected expect(const QuantizedWeight& w, const std::vector<float>& x, int64_t m
       double most = 0;
       const int64_t end = std::min(w.k, begin + unit);
       for (int64_t k = begin; k < end; ++k) most = std::max(most, std::fabs(double{x[at(k)]}));
-      for (int64_t k = begin; k < end; ++k) step[at(k)] = most / 32512 * 0.5001;
+      for (int64_t k = begin; k < end; ++k) step[at(k)] = most / 32512 * 0.51;
     }
   }
   for (int64_t n = 0; n < w.n; ++n) {
