@@ -116,14 +116,16 @@ def encode(rng, weight, qtype):
     return np.ascontiguousarray(data), np.ascontiguousarray(values, dtype=np.float32).reshape(weight.shape)
 
 
-def llama3_factors(config):
+def llama3_factors(model):
     """rope_freqs.weight: what each rotary frequency is divided by."""
-    rope = config.rope_parameters
+    config, rope = model.config, model.config.rope_parameters
     frequencies = rope["rope_theta"] ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
     turns = rope["original_max_position_embeddings"] * frequencies / (2 * np.pi)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)
+    factors = 1 / ((1 - smooth) / rope["factor"] + smooth)
+    np.testing.assert_allclose(frequencies / factors, model.model.rotary_emb.inv_freq, rtol=1e-6)
+    return factors.astype(np.float32)
 
 
 def add_configuration(writer, config):
@@ -175,7 +177,7 @@ def add_tensors(writer, model, types, rng):
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     if config.rope_parameters["rope_type"] == "llama3":
-        writer.add_tensor("rope_freqs.weight", llama3_factors(config))
+        writer.add_tensor("rope_freqs.weight", llama3_factors(model))
     weights, state = {}, {}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
