@@ -1,0 +1,43 @@
+// Integer codes in 32-bit words, lowest bits first, as GPTQ, AWQ and their relatives store them.
+//
+// Codes fill whole words in units: 2-, 4- and 8-bit codes fill one word with 16, 8 and 4; 32 codes
+// of 3 bits are one 96-bit number in three words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensor/tensor.h"
+
+namespace nibble::quant {
+
+inline int64_t codes_per_unit(int64_t bits) { return bits == 3 ? 32 : 32 / bits; }
+inline int64_t words_per_unit(int64_t bits) { return bits == 3 ? 3 : 1; }
+
+// Word `index` of little-endian words that may be unaligned.
+inline uint32_t read_word(const std::byte* words, int64_t index) {
+  const auto* p = reinterpret_cast<const uint8_t*>(words) + 4 * index;
+  return p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
+         static_cast<uint32_t>(p[3]) << 24;
+}
+
+// Code `index` of the stream whose words are words[first], words[first + stride], ... `add` is
+// added to each word first, without carry into the next.
+inline uint32_t read_code(const std::byte* words, int64_t first, int64_t stride, int64_t index,
+                          int64_t bits, uint32_t add = 0) {
+  const int64_t at = index * bits;
+  const auto shift = static_cast<uint32_t>(at % 32);
+  uint64_t word = read_word(words, first + at / 32 * stride) + add;
+  if (shift + static_cast<uint32_t>(bits) > 32) {
+    word |= uint64_t{read_word(words, first + (at / 32 + 1) * stride) + add} << 32;
+  }
+  return static_cast<uint32_t>(word >> shift) & ((1u << bits) - 1);
+}
+
+// Words (K bits / 32, N), packed along K -> codes (N, K), one byte each, less `minus`. Code k of a
+// row goes to column column[k].
+void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, uint32_t minus,
+                    std::span<const int32_t> column, uint8_t* code);
+
+}  // namespace nibble::quant

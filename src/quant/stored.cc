@@ -1,0 +1,155 @@
+#include "quant/stored.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "base/number.h"
+
+namespace nibble::quant {
+namespace {
+
+using tensor::DType;
+using tensor::TensorView;
+
+template <class T>
+T element(const TensorView& view, size_t i) {
+  T value;
+  std::memcpy(&value, view.data + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+// "(2, 5)": where element `i` stands.
+std::string place(const tensor::Shape& shape, size_t i) {
+  tensor::Shape at(shape.size());
+  auto rest = static_cast<int64_t>(i);
+  for (size_t d = shape.size(); d-- > 0;) {
+    at[d] = rest % shape[d];
+    rest /= shape[d];
+  }
+  return tensor::to_string(at);
+}
+
+std::optional<int64_t> number_in(const base::Json& value) {
+  if (value.is_int()) return value.as_int();
+  if (!value.is_string()) return std::nullopt;
+  const std::string& text = value.as_string();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+tensor::Shape squeezed(const tensor::Shape& shape) {
+  tensor::Shape out;
+  for (int64_t dim : shape) {
+    if (dim != 1) out.push_back(dim);
+  }
+  return out;
+}
+
+Result<const TensorView*> need(const RawWeights& raw, Slot slot, std::string_view suffix,
+                               const tensor::Shape& shape) {
+  const TensorView* view = raw.get(slot);
+  if (view == nullptr) {
+    return fail(ErrorCode::kNotFound, fmt::format("{}: the tensor is missing", suffix));
+  }
+  if (squeezed(view->shape) != squeezed(shape) ||
+      tensor::byte_count(view->dtype, view->shape) != view->bytes) {
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: expected {}, found {} {} of {} bytes", suffix, tensor::to_string(shape),
+                    tensor::name(view->dtype), tensor::to_string(view->shape), view->bytes));
+  }
+  return view;
+}
+
+Result<std::vector<float>> read_floats(const TensorView& view, std::string_view suffix) {
+  const auto count = static_cast<size_t>(tensor::element_count(view.shape).value_or(0));
+  std::vector<float> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    switch (view.dtype) {
+      case DType::kF16:
+        out[i] = base::f32_from_f16(element<uint16_t>(view, i));
+        break;
+      case DType::kBF16:
+        out[i] = base::f32_from_bf16(element<uint16_t>(view, i));
+        break;
+      case DType::kF32:
+        out[i] = element<float>(view, i);
+        break;
+      case DType::kE8M0:
+        out[i] = base::f32_from_e8m0(element<uint8_t>(view, i));
+        break;
+      default:
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("{}: expected f16, bf16, f32 or e8m0, found {}", suffix,
+                                tensor::name(view.dtype)));
+    }
+    if (!std::isfinite(out[i])) {
+      return fail(ErrorCode::kCorrupt, fmt::format("{}: element {} is {}; the file is damaged",
+                                                   suffix, place(view.shape, i), out[i]));
+    }
+  }
+  return out;
+}
+
+tensor::DType scale_type(const tensor::TensorInfo* stored) {
+  return stored == nullptr ? DType::kF32 : stored->dtype;
+}
+
+Result<std::vector<int32_t>> read_ints(const TensorView& view, std::string_view suffix) {
+  if (view.dtype != DType::kS32 && view.dtype != DType::kS64) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: expected s32 or s64, found {}", suffix, tensor::name(view.dtype)));
+  }
+  std::vector<int32_t> out(static_cast<size_t>(tensor::element_count(view.shape).value_or(0)));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t value =
+        view.dtype == DType::kS32 ? element<int32_t>(view, i) : element<int64_t>(view, i);
+    out[i] = static_cast<int32_t>(value);
+    if (out[i] != value) {
+      return fail(ErrorCode::kCorrupt, fmt::format("{}: element {} is {}, too large", suffix,
+                                                   place(view.shape, i), value));
+    }
+  }
+  return out;
+}
+
+std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
+  std::vector<float> out(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      out[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return out;
+}
+
+Result<int64_t> int_key(const base::Json& dictionary, std::string_view key) {
+  const base::Json* value = dictionary.find_set(key);
+  if (value != nullptr) {
+    if (const std::optional<int64_t> number = number_in(*value)) return *number;
+  }
+  return dictionary.get_int(key);  // its error says what is wrong
+}
+
+Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback) {
+  if (dictionary.find_set(key) == nullptr) return fallback;
+  return int_key(dictionary, key);
+}
+
+Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key) {
+  NIBBLE_ASSIGN(const int64_t group, int_key(dictionary, key));
+  if (group == -1) return int64_t{0};
+  if (group > 0) return group;
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{}: {}: expected -1 (all inputs) or a positive number, found {}",
+                          dictionary.where(), key, group));
+}
+
+}  // namespace nibble::quant

@@ -1,0 +1,49 @@
+// What schemes share when they read stored tensors and configuration keys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "nibble/result.h"
+#include "quant/method.h"
+
+namespace nibble::quant {
+
+// The floats that scales are stored in.
+inline const std::vector<tensor::DType> kFloats = {tensor::DType::kF16, tensor::DType::kBF16,
+                                                   tensor::DType::kF32};
+
+// `shape` without its dimensions of 1: (N, 1) and (N) are one shape, () and (1) are one.
+tensor::Shape squeezed(const tensor::Shape& shape);
+
+// The tensor of a slot. Errors: it is missing; its shape (dimensions of 1 aside) is not `shape`;
+// its bytes are not what type and shape make. `suffix` names it.
+Result<const tensor::TensorView*> need(const RawWeights& raw, Slot slot, std::string_view suffix,
+                                       const tensor::Shape& shape);
+
+// All elements as f32, exactly. Errors: a type that holds no numbers of this kind (f16, bf16, f32
+// and e8m0 are read); an element that is nan or infinite (the message has its place).
+Result<std::vector<float>> read_floats(const tensor::TensorView& view, std::string_view suffix);
+
+// The type that holds what read_floats gave exactly: the stored one.
+tensor::DType scale_type(const tensor::TensorInfo* stored);
+
+// Elements as int32, from s32 or s64. Error: another type, or a number that does not fit.
+Result<std::vector<int32_t>> read_ints(const tensor::TensorView& view, std::string_view suffix);
+
+// (rows, columns) -> (columns, rows).
+std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
+
+// An integer key; some tools write numbers as strings ("4"). Null counts as absent.
+Result<int64_t> int_key(const base::Json& dictionary, std::string_view key);
+Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback);
+
+// A group size along K: -1 (all inputs) becomes 0, as WeightFormat has it. Error: 0 or below -1.
+Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key);
+
+}  // namespace nibble::quant
