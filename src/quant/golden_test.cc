@@ -2,20 +2,16 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/number.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "quant/gguf_blocks.h"
-#include "quant/test_support.h"
+#include "quant/golden_support.h"
 
 namespace nibble::quant {
 namespace {
-
-const std::string kGolden = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/";
 
 // CRC-32 as zlib computes it, of the bytes of `values`.
 std::string crc32_of(const std::vector<float>& values) {
@@ -72,56 +68,16 @@ TEST(golden, every_gguf_type_dequantizes_as_the_gguf_package_does) {
   EXPECT_EQ(static_cast<size_t>(seen), expected.size());
 }
 
-TensorLookup lookup_of(const checkpoint::Checkpoint& opened) {
-  return {opened.tensors(), [&opened](std::string_view name) { return opened.find(name); }};
-}
-
-Result<std::unique_ptr<QuantizationConfig>> config_of(const checkpoint::Checkpoint& opened) {
-  NIBBLE_ASSIGN(const QuantizationSource source,
-                find_quantization(opened.config(), opened.hf_quant_config(),
-                                  opened.quantize_config(), "quantize_config.json"));
-  CheckpointFacts facts;
-  facts.config = opened.config();
-  facts.quantization = source.dictionary;
-  facts.quantization_where = source.where;
-  facts.method = source.method;
-  facts.tensors = lookup_of(opened);
-  NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
-  return scheme->parse(facts);
-}
-
 // The layer's weight, through the three verbs as load/ runs them.
 Result<tensor::QuantizedWeight> load_layer(const checkpoint::Checkpoint& opened,
                                            const QuantizationConfig& config,
                                            const LinearLayer& layer) {
   NIBBLE_ASSIGN(const auto method, config.linear_method(layer, lookup_of(opened)));
-  RawWeights raw;
-  for (const WeightSpec& spec : method->create_weights()) {
-    const std::string name = layer.module + "." + spec.suffix;
-    const tensor::TensorInfo* info = opened.find(name);
-    if (info == nullptr) {
-      if (spec.required) return fail(ErrorCode::kNotFound, "missing " + name);
-      continue;
-    }
-    if (spec.slot == Slot::kUnused) continue;
-    NIBBLE_ASSIGN(tensor::TensorView view, opened.view(*info));
-    raw.set(spec.slot, view);
-  }
+  NIBBLE_ASSIGN(const RawWeights raw, load_whole(opened, layer, *method));
   NIBBLE_ASSIGN(auto weight, method->process_weights_after_loading(layer.n, layer.k, raw));
   EXPECT_EQ(weight.format, method->weight_format());
   EXPECT_EQ(weight.activation, method->activation_format());
   return weight;
-}
-
-std::vector<std::string> folders_of(const std::string& scheme) {
-  std::vector<std::string> out;
-  for (const auto& entry : std::filesystem::directory_iterator(kGolden + scheme)) {
-    if (std::filesystem::exists(entry.path() / "expected" / "weights_crc32.json")) {
-      out.push_back(entry.path().string());
-    }
-  }
-  std::sort(out.begin(), out.end());
-  return out;
 }
 
 void check_folder(const std::string& folder) {
@@ -136,21 +92,20 @@ void check_folder(const std::string& folder) {
   text << file.rdbuf();
   const base::Json wanted = json(text.str(), "weights_crc32.json");
   const auto values = read_values(folder + "/expected/weights.safetensors");
-  ASSERT_FALSE(wanted.as_object().empty());
-  for (const auto& [module, entry] : wanted.as_object()) {
-    const base::JsonArray& shape = entry.find("shape")->as_array();
-    const LinearLayer layer{module, shape[0].as_int(), shape[1].as_int(), false, {}};
+  ASSERT_FALSE(layers_of(folder).empty());
+  for (const LinearLayer& layer : layers_of(folder)) {
     const auto weight = load_layer(*opened, **config, layer);
-    ASSERT_TRUE(weight) << module << ": " << message(weight);
+    ASSERT_TRUE(weight) << layer.module << ": " << message(weight);
     const std::vector<float> w = dequantize(*weight);
-    if (const auto it = values.find(module); it != values.end()) {
-      for (size_t i = 0; i < w.size(); ++i) {
-        ASSERT_EQ(base::bits_from_f32(w[i]), base::bits_from_f32(it->second[i]))
-            << module << " row " << i / static_cast<size_t>(layer.k) << " input "
-            << i % static_cast<size_t>(layer.k);
-      }
+    EXPECT_EQ(crc32_of(w), wanted.find(layer.module)->find("crc32")->as_string()) << layer.module;
+    const auto it = values.find(layer.module);
+    if (it == values.end()) continue;
+    ASSERT_EQ(w.size(), it->second.size());
+    for (size_t i = 0; i < w.size(); ++i) {
+      ASSERT_EQ(base::bits_from_f32(w[i]), base::bits_from_f32(it->second[i]))
+          << layer.module << " row " << i / static_cast<size_t>(layer.k) << " input "
+          << i % static_cast<size_t>(layer.k);
     }
-    EXPECT_EQ(crc32_of(w), entry.find("crc32")->as_string()) << module;
   }
 }
 
