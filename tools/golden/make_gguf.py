@@ -1,9 +1,11 @@
-"""Writes tests/golden/gguf/<case>/: whole tiny Llamas as GGUF files, through the gguf package's writer.
+"""Writes tests/golden/gguf/<case>/: whole tiny Llamas as GGUF files, through the gguf package's
+writer.
 
-The layout is what llama.cpp's converter writes for Llama: names by gguf.TensorNameMap, norms, biases and
-rope factors in float32, and the rows of q and k permuted, head by head, from "two halves" to
-"interleaved pairs" (README.md draws it). Weights of types that the gguf package quantizes are quantized
-Gaussians; the others are random blocks, scaled to the size of trained weights.
+The layout is what llama.cpp's converter writes for Llama: names by gguf.TensorNameMap, norms,
+biases and rope factors in float32, and the rows of q and k permuted, head by head, from "two
+halves" to "interleaved pairs" (README.md draws it). Weights of types that the gguf package
+quantizes are quantized Gaussians; the others are random blocks, scaled to the size of trained
+weights.
 
 Expected weights: gguf.quants.dequantize, keyed by the file's module names (blk.0.attn_q), rows as
 stored. Expected logits: transformers in float32 on the same values, q and k permuted back.
@@ -26,7 +28,11 @@ from tiny import tiny_tokens, write_logits
 SMALL = dict(num_hidden_layers=1, hidden_size=64, intermediate_size=128)
 # K-types and their kin have blocks of 256 inputs.
 WIDE = dict(
-    num_hidden_layers=1, hidden_size=256, intermediate_size=256, num_attention_heads=8, num_key_value_heads=1
+    num_hidden_layers=1,
+    hidden_size=256,
+    intermediate_size=256,
+    num_attention_heads=8,
+    num_key_value_heads=1,
 )
 LLAMA3 = dict(
     rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -51,18 +57,30 @@ CASES = {
     "q5_0_head_dim": (dict(SMALL, head_dim=24), {"default": T.Q5_0, "attn_output": T.Q5_1}, {}),
     "f16_rope_llama3": (dict(SMALL, rope_parameters=LLAMA3), {"default": T.F16}, {"long": True}),
     "bf16_rope_yarn": (
-        dict(SMALL, rope_parameters=YARN, max_position_embeddings=128), {"default": T.BF16}, {"long": True},
+        dict(SMALL, rope_parameters=YARN, max_position_embeddings=128),
+        {"default": T.BF16},
+        {"long": True},
     ),
     "f32_rope_linear": (
-        dict(SMALL, hidden_size=32, intermediate_size=64, rope_parameters=LINEAR), {"default": T.F32}, {},
+        dict(SMALL, hidden_size=32, intermediate_size=64, rope_parameters=LINEAR),
+        {"default": T.F32},
+        {},
     ),
     "mxfp4": (SMALL, {"default": T.MXFP4, "token_embd": T.Q8_0}, {}),
-    "ternary": (WIDE, {"default": T.TQ2_0, "attn_q": T.TQ1_0, "ffn_up": T.TQ1_0, "token_embd": T.Q8_0}, {}),
-    "q4_k_m": (WIDE, {"default": T.Q4_K, "attn_v": T.Q6_K, "ffn_down": T.Q6_K, "token_embd": T.Q6_K}, {}),
+    "ternary": (
+        WIDE,
+        {"default": T.TQ2_0, "attn_q": T.TQ1_0, "ffn_up": T.TQ1_0, "token_embd": T.Q8_0},
+        {},
+    ),
+    "q4_k_m": (
+        WIDE,
+        {"default": T.Q4_K, "attn_v": T.Q6_K, "ffn_down": T.Q6_K, "token_embd": T.Q6_K},
+        {},
+    ),
     "k_mixed": (WIDE, K_MIX, {}),
     "iq_mixed": (WIDE, IQ_MIX, {}),
     "split": (SMALL, {"default": T.Q8_0}, {"split": 6}),
-}  # fmt: skip
+}
 
 
 def permute(rows, heads):
@@ -77,7 +95,7 @@ def permute_back(rows, heads):
 
 
 def random_weight(rng, shape, qtype, spread):
-    """Random blocks of a type without quantizer, whose values have about zero mean and this spread."""
+    """Random blocks of a type without quantizer, with about zero mean and this spread."""
     rows, columns = shape
     block, size = gguf.GGML_QUANT_SIZES[qtype]
     count = rows * columns // block
@@ -85,7 +103,7 @@ def random_weight(rng, shape, qtype, spread):
         data = iq1_m(rng, count, np.full(count, 1.0))
     else:
         data = random_blocks(rng, qtype, [], count)
-    # Types with a minimum: equal 4- or 6-bit scale and minimum fields, and dmin at half the code range.
+    # Types with a minimum: equal scale and minimum fields, and dmin at half the code range.
     if qtype == T.Q2_K:
         data[:, :16] = (data[:, :16] & 15) * 17
     elif qtype in (T.Q4_K, T.Q5_K):
@@ -98,7 +116,9 @@ def random_weight(rng, shape, qtype, spread):
         if qtype == T.IQ1_M:
             return iq1_m(rng, count, values, data)
         for offset, factor in zip(F16_FIELDS[qtype], (1.0, ratio)):
-            data[:, offset : offset + 2] = (values * factor).astype("<f2").view(np.uint8).reshape(count, 2)
+            data[:, offset : offset + 2] = (
+                (values * factor).astype("<f2").view(np.uint8).reshape(count, 2)
+            )
         return data
 
     set_scales(1.0)
@@ -113,7 +133,9 @@ def encode(rng, weight, qtype):
     except NotImplementedError:
         data = random_weight(rng, weight.shape, qtype, weight.std())
     values = gguf.quants.dequantize(data, qtype)
-    return np.ascontiguousarray(data), np.ascontiguousarray(values, dtype=np.float32).reshape(weight.shape)
+    return np.ascontiguousarray(data), np.ascontiguousarray(values, dtype=np.float32).reshape(
+        weight.shape
+    )
 
 
 def llama3_factors(model):
@@ -172,7 +194,7 @@ def add_vocabulary(writer, tokenizer_json):
 
 
 def add_tensors(writer, model, types, rng):
-    """Returns ({module name in the file: float32}, {Hugging Face name: tensor}) as stored values."""
+    """Returns the stored values as {module name in the file: array} and {HF name: tensor}."""
     config = model.config
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}

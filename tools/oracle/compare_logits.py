@@ -2,8 +2,8 @@
 
 usage: compare_logits.py REFERENCE.npy OTHER.npy [--tokens TOKENS.npy]
 
-KL is that of OTHER from REFERENCE, mean and maximum over positions, in nats. Without --tokens the file
-beside REFERENCE (REFERENCE.tokens.npy) gives the tokens for the perplexities, if it exists.
+KL is that of OTHER from REFERENCE, mean and maximum over positions, in nats. Without --tokens the
+file beside REFERENCE (REFERENCE.tokens.npy) gives the tokens for the perplexities, if it exists.
 """
 
 import argparse
@@ -22,7 +22,9 @@ def perplexity(scores, tokens):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("reference")
     parser.add_argument("other")
     parser.add_argument("--tokens")
@@ -34,7 +36,10 @@ def main():
     kl = (np.exp(a) * (a - b)).sum(-1)
     same = reference.argmax(-1) == other.argmax(-1)
     print(f"positions         {len(same)}")
-    print(f"top-1 agreement   {100 * same.mean():.3f} %  (differs at {np.flatnonzero(~same)[:8].tolist()})")
+    print(
+        f"top-1 agreement   {100 * same.mean():.3f} %  "
+        f"(differs at {np.flatnonzero(~same)[:8].tolist()})"
+    )
     print(f"mean KL           {kl.mean():.3e}  (max {kl.max():.3e} at {int(kl.argmax())})")
     print(f"max |difference|  {np.abs(reference - other).max():.3e}")
     path = pathlib.Path(args.tokens or args.reference.removesuffix(".npy") + ".tokens.npy")

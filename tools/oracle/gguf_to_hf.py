@@ -2,8 +2,8 @@
 
 usage: gguf_to_hf.py MODEL.gguf FOLDER
 
-Every tensor is the gguf package's dequantization; rows of q and k are permuted back. Only byte-level BPE
-vocabularies whose pre-tokenizer is named below are written.
+Every tensor is the gguf package's dequantization; rows of q and k are permuted back. Only
+byte-level BPE vocabularies whose pre-tokenizer is named below are written.
 """
 
 import argparse
@@ -46,7 +46,10 @@ def hugging_face_name(name):
 
 
 def read_state(reader, meta):
-    heads = {"attn_q": meta["llama.attention.head_count"], "attn_k": meta["llama.attention.head_count_kv"]}
+    heads = {
+        "attn_q": meta["llama.attention.head_count"],
+        "attn_k": meta["llama.attention.head_count_kv"],
+    }
     state = {}
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
@@ -61,14 +64,16 @@ def configuration(meta, tied):
     heads, hidden = meta["llama.attention.head_count"], meta["llama.embedding_length"]
     return LlamaConfig(
         architectures=["LlamaForCausalLM"], dtype=torch.float32, hidden_size=hidden,
-        intermediate_size=meta["llama.feed_forward_length"], num_hidden_layers=meta["llama.block_count"],
+        intermediate_size=meta["llama.feed_forward_length"],
+        num_hidden_layers=meta["llama.block_count"],
         num_attention_heads=heads, num_key_value_heads=meta["llama.attention.head_count_kv"],
         head_dim=meta.get("llama.attention.key_length", hidden // heads),
         max_position_embeddings=meta["llama.context_length"],
         # Shortest decimal of the file's float32.
         rms_norm_eps=float(str(np.float32(meta["llama.attention.layer_norm_rms_epsilon"]))),
         vocab_size=len(meta["tokenizer.ggml.tokens"]), tie_word_embeddings=tied,
-        bos_token_id=meta["tokenizer.ggml.bos_token_id"], eos_token_id=meta["tokenizer.ggml.eos_token_id"],
+        bos_token_id=meta["tokenizer.ggml.bos_token_id"],
+        eos_token_id=meta["tokenizer.ggml.eos_token_id"],
         rope_parameters={"rope_type": "default", "rope_theta": meta["llama.rope.freq_base"]},
     )  # fmt: skip
 
@@ -93,7 +98,9 @@ def tokenizer(meta):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("gguf")
     parser.add_argument("folder", type=pathlib.Path)
     args = parser.parse_args()

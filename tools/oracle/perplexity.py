@@ -2,9 +2,9 @@
 
 usage: perplexity.py FOLDER TEXT [--ctx 512] [--activations QUANTIZED_FOLDER]
 
-The text is encoded once, special tokens as the tokenizer adds them, and cut into windows of --ctx tokens
-that do not overlap; the last may be shorter. Every prediction inside a window counts, so a window of c
-tokens gives c - 1.
+The text is encoded once, special tokens as the tokenizer adds them, and cut into windows of --ctx
+tokens that do not overlap; the last may be shorter. Every prediction inside a window counts, so a
+window of c tokens gives c - 1.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from model import encode_file, open_model, window_logits
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("text")
     parser.add_argument("--ctx", type=int, default=512)

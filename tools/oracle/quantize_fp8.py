@@ -1,10 +1,11 @@
-"""A float folder -> FP8 (quant_method fp8) per tensor, per channel or in blocks, and its dequantized sibling.
+"""A float folder -> FP8 (quant_method fp8) per tensor, per channel or in blocks, and its
+dequantized sibling.
 
 usage: quantize_fp8.py SOURCE FOLDER tensor|channel|block [TEXT]
 
 With TEXT (for `tensor`), input scales are static: amax / 448 of each linear's input over that text.
-Without, activations are dynamic. Formulas: tools/golden/make_fp8.py. FOLDER-dequantized holds the float32
-products of code and scale.
+Without, activations are dynamic. Formulas: tools/golden/make_fp8.py. FOLDER-dequantized holds the
+float32 products of code and scale.
 """
 
 import sys
@@ -35,7 +36,9 @@ def static_scales(model, source, names, text):
 
 def main(source, folder, granularity, text=None):
     model = open_model(source)
-    names = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    names = [
+        n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"
+    ]
     static = static_scales(model, source, names, text) if text else {}
     state = {k: v.to(BF16) for k, v in model.state_dict().items()}
     if model.config.tie_word_embeddings:

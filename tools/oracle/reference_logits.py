@@ -2,9 +2,9 @@
 
 usage: reference_logits.py FOLDER TEXT --out LOGITS.npy [-n 512] [--activations QUANTIZED_FOLDER]
 
-Writes LOGITS.npy, float32 (n, vocabulary), and LOGITS.tokens.npy, int64 (n), and prints the tokens as
-`nibble logits --tokens` takes them. FOLDER is a plain one, or the `-dequantized` sibling that the
-quantize_*.py scripts write with their tool's own dequantized weights.
+Writes LOGITS.npy, float32 (n, vocabulary), and LOGITS.tokens.npy, int64 (n), and prints the tokens
+as `nibble logits --tokens` takes them. FOLDER is a plain one, or the `-dequantized` sibling that
+the quantize_*.py scripts write with their tool's own dequantized weights.
 """
 
 import argparse
@@ -15,7 +15,9 @@ from model import encode_file, open_model, window_logits
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("text")
     parser.add_argument("--out", required=True)
