@@ -63,8 +63,8 @@ std::span<const float> Sampler::penalised(std::span<const float> logits) {
   return work_;
 }
 
-// best_ = the `count` best, best first. A heap with the worst of them on top: of a vocabulary few
-// get past it.
+// best_ becomes the `count` best, best first. A heap with the worst of them on top: of a vocabulary
+// few get past it.
 void Sampler::pick_largest(std::span<const float> logits, size_t count) {
   best_.clear();
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -81,60 +81,75 @@ void Sampler::pick_largest(std::span<const float> logits, size_t count) {
   std::sort(best_.begin(), best_.end(), before);
 }
 
-// With best_ as top-k left it, or all: the fewest whose share reaches top_p, and their weights.
-void Sampler::keep_top_p(std::span<const float> logits) {
+double Sampler::weight_of(float logit, float largest) const {
+  return std::exp((static_cast<double>(logit) - largest) / settings_.temperature);
+}
+
+// Neither top-k nor top-p: everything stays, in the order of the ids.
+void Sampler::keep_all(std::span<const float> logits) {
+  const float largest = logits[static_cast<size_t>(greedy(logits))];
+  best_.clear();
+  weight_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    best_.push_back({logits[i], static_cast<int32_t>(i)});
+    weight_.push_back(weight_of(logits[i], largest));
+  }
+}
+
+// Of the k largest the fewest whose share reaches top_p.
+void Sampler::keep_largest(std::span<const float> logits, size_t k) {
   const size_t n = logits.size();
-  const size_t k = settings_.top_k > 0 ? std::min(n, static_cast<size_t>(settings_.top_k)) : n;
   double total = 0;
   // Sorting a whole vocabulary is slow and a few hundred mostly suffice: more only if they do not.
   for (size_t count = k == n ? std::min<size_t>(n, 256) : k;; count = std::min(n, count * 16)) {
     pick_largest(logits, count);
-    const double largest = best_.front().logit;
-    const auto weight_of = [&](float logit) {
-      return std::exp((logit - largest) / settings_.temperature);
-    };
-    weight_.resize(best_.size());
-    for (size_t i = 0; i < best_.size(); ++i) weight_[i] = weight_of(best_[i].logit);
+    const float largest = best_.front().logit;
+    weight_.clear();
+    for (const Candidate& c : best_) weight_.push_back(weight_of(c.logit, largest));
     if (k < n) {
       total = std::accumulate(weight_.begin(), weight_.end(), 0.0);
-    } else if (total == 0 && settings_.top_p < 1) {
-      for (float l : logits) total += weight_of(l);
+    } else if (total == 0) {
+      for (float l : logits) total += weight_of(l, largest);
     }
     double sum = 0;
-    for (size_t i = 0; i < weight_.size(); ++i) {
+    for (size_t i = 0; i < weight_.size() && settings_.top_p < 1; ++i) {
       sum += weight_[i];
-      if (settings_.top_p < 1 && sum >= settings_.top_p * total) {
-        weight_.resize(i + 1);
-        return;
-      }
-      // Weights fall: past this one min_p drops everything.
-      if (weight_[i] < settings_.min_p) return;
+      if (sum < settings_.top_p * total) continue;
+      best_.resize(i + 1);
+      weight_.resize(i + 1);
+      return;
     }
     if (count == k) return;
   }
 }
 
 int32_t Sampler::draw() {
+  // The largest weight is 1, so min_p compares with it directly.
+  const auto stays = [&](size_t i) { return weight_[i] >= settings_.min_p; };
   double total = 0;
-  size_t count = 0;
-  // The first has weight 1, so min_p compares with it directly.
-  while (count < weight_.size() && (count == 0 || weight_[count] >= settings_.min_p)) {
-    total += weight_[count++];
-  }
+  for (size_t i = 0; i < weight_.size(); ++i) total += stays(i) ? weight_[i] : 0.0;
   const double mark = random_.uniform() * total;
   double sum = 0;
-  for (size_t i = 0; i + 1 < count; ++i) {
+  int32_t id = best_.front().id;
+  for (size_t i = 0; i < weight_.size(); ++i) {
+    if (!stays(i) || weight_[i] == 0) continue;
+    id = best_[i].id;
     sum += weight_[i];
-    if (mark < sum) return best_[i].id;
+    if (mark < sum) break;
   }
-  return best_[count - 1].id;
+  return id;  // the last that has a weight, should the sums' roundings differ
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
   NIBBLE_CHECK(!logits.empty());
   const std::span<const float> l = penalised(logits);
   if (settings_.temperature == 0) return greedy(l);
-  keep_top_p(l);
+  const size_t k = settings_.top_k > 0 ? static_cast<size_t>(settings_.top_k) : l.size();
+  if (k >= l.size() && settings_.top_p == 1) {
+    keep_all(l);
+  } else {
+    keep_largest(l, std::min(k, l.size()));
+  }
   return draw();
 }
 

@@ -79,7 +79,9 @@ class Sampler {
   static bool before(const Candidate& a, const Candidate& b);
   std::span<const float> penalised(std::span<const float> logits);
   void pick_largest(std::span<const float> logits, size_t count);
-  void keep_top_p(std::span<const float> logits);
+  double weight_of(float logit, float largest) const;
+  void keep_all(std::span<const float> logits);
+  void keep_largest(std::span<const float> logits, size_t k);
   int32_t draw();
 
   SampleSettings settings_;
@@ -87,7 +89,7 @@ class Sampler {
   std::vector<uint8_t> seen_;    // by id
   std::vector<int32_t> ids_;     // those seen, each once
   std::vector<float> work_;      // logits after the penalty
-  std::vector<Candidate> best_;  // best first
+  std::vector<Candidate> best_;  // those that stay; best first unless all do
   std::vector<double> weight_;   // of each of best_: e^((logit - largest) / temperature)
 };
 
