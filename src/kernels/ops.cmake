@@ -8,3 +8,9 @@ foreach(op activation attention norm rope)
   set_source_files_properties(${op}/avx2.cc PROPERTIES COMPILE_OPTIONS "${kernel_flags_kAvx2}")
   set_source_files_properties(${op}/avx512.cc PROPERTIES COMPILE_OPTIONS "${kernel_flags_kAvx512}")
 endforeach()
+
+if(NIBBLE_BENCH)
+  add_executable(bench_ops activation/activation_bench.cc attention/attention_bench.cc
+                 norm/norm_bench.cc)
+  target_link_libraries(bench_ops PRIVATE nibble_kernels benchmark::benchmark_main)
+endif()
