@@ -173,9 +173,17 @@ Command bench_command() {
   Option model = model_argument(arguments->model);
   model.required = false;
   command.groups = {{"arguments",
-                     {model, prompt, generate, threads, repetitions,
-                      {"-o,--output", "md|csv|json", "how the results are written",
-                       &arguments->output, "", {"md", "csv", "json"}}}},
+                     {model,
+                      prompt,
+                      generate,
+                      threads,
+                      repetitions,
+                      {"-o,--output",
+                       "md|csv|json",
+                       "how the results are written",
+                       &arguments->output,
+                       "",
+                       {"md", "csv", "json"}}}},
                     without(model_options(arguments->options), "--threads"),
                     voice_options(arguments->voice)};
   command.run = [arguments] { return run_bench(*arguments); };

@@ -75,10 +75,11 @@ Result<std::vector<int32_t>> Chat::new_tokens() {
   NIBBLE_ASSIGN(const std::string rendered, tokenizer_.render_chat(messages_json(messages_)));
   NIBBLE_ASSIGN(const std::vector<int32_t> all, tokenizer_.encode_rendered(rendered));
   if (static_cast<int64_t>(all.size()) >= model_.ctx()) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("the conversation has {} tokens and the context holds {}; /reset begins "
-                            "anew, --ctx makes it longer.",
-                            all.size(), model_.ctx()));
+    return fail(
+        ErrorCode::kUsage,
+        fmt::format("the conversation has {} tokens and the context holds {}; /reset begins "
+                    "anew, --ctx makes it longer.",
+                    all.size(), model_.ctx()));
   }
   const std::vector<int32_t>& held = session_.tokens();
   const size_t most = std::min(held.size(), all.size() - std::min<size_t>(all.size(), 1));

@@ -21,20 +21,22 @@ struct Switch {
   bool value = true;
 };
 
-// Where an option's value goes. Lists of numbers are written with commas, `std::vector<std::string>`
-// and the KEY=VALUE pairs by repeating the option; of the others the last one counts.
-using Target = std::variant<Switch, int*, int64_t*, uint64_t*, float*, std::string*,
-                            std::optional<std::string>*, std::vector<int64_t>*, std::vector<std::string>*,
-                            std::vector<std::pair<std::string, std::string>>*>;
+// Where an option's value goes. Lists of numbers are written with commas,
+// `std::vector<std::string>` and the KEY=VALUE pairs by repeating the option; of the others the
+// last one counts.
+using Target =
+    std::variant<Switch, int*, int64_t*, uint64_t*, float*, std::string*,
+                 std::optional<std::string>*, std::vector<int64_t>*, std::vector<std::string>*,
+                 std::vector<std::pair<std::string, std::string>>*>;
 
 struct Option {
   std::string names;  // "-n,--max-tokens"; without dashes it is a positional argument
   std::string value;  // how the help calls the value: "N"
   std::string help;
   Target target;
-  std::string shown_default = {};        // "": what the target holds
-  std::vector<std::string> words = {};   // the only values there are; {}: any
-  double low = -std::numeric_limits<double>::infinity();   // smallest and largest number
+  std::string shown_default = {};                         // "": what the target holds
+  std::vector<std::string> words = {};                    // the only values there are; {}: any
+  double low = -std::numeric_limits<double>::infinity();  // smallest and largest number
   double high = std::numeric_limits<double>::infinity();
   bool required = false;
 
@@ -51,8 +53,8 @@ struct OptionGroup {
 
 struct Command {
   std::string name;
-  std::string summary;   // a few words, for the list of commands
-  std::string about;     // what it does, for its own help
+  std::string summary;                // a few words, for the list of commands
+  std::string about;                  // what it does, for its own help
   std::vector<std::string> examples;  // the first one stands in the list of commands too
   std::vector<OptionGroup> groups;
   std::function<Result<int>()> run;  // the exit code

@@ -7,10 +7,9 @@ namespace nibble::cli {
 
 std::vector<Command> all_commands() {
   std::vector<Command> commands;
-  for (Command (*make)() :
-       {run_command, chat_command, inspect_command, fit_command, verify_command, weights_command,
-        logits_command, tokenize_command, eval_command, compare_command, bench_command,
-        completion_command}) {
+  for (Command (*make)() : {run_command, chat_command, inspect_command, fit_command, verify_command,
+                            weights_command, logits_command, tokenize_command, eval_command,
+                            compare_command, bench_command, completion_command}) {
     commands.push_back(make());
   }
   return commands;

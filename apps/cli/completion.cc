@@ -195,11 +195,9 @@ std::string manual_page(const std::vector<Command>& commands, const std::string&
     for (const OptionGroup& group : command->groups) {
       for (const Option& option : group.options) {
         const std::string shown_default = default_of(option);
-        text += fmt::format(".TP\n.B {} {}\n{}{}\n", roff(option.names), roff(option.value),
-                            roff(option.help),
-                            shown_default.empty()
-                                ? ""
-                                : fmt::format(" (default: {})", roff(shown_default)));
+        text += fmt::format(
+            ".TP\n.B {} {}\n{}{}\n", roff(option.names), roff(option.value), roff(option.help),
+            shown_default.empty() ? "" : fmt::format(" (default: {})", roff(shown_default)));
       }
     }
   }
@@ -214,7 +212,8 @@ Command completion_command() {
   Command command{"completion", "print a shell completion or the manual page"};
   command.about = "Prints the completion for a shell, or the manual page.";
   command.examples = {"nibble completion bash"};
-  Option which{"KIND", "", "bash, zsh, fish or man", kind.get(), "", {"bash", "zsh", "fish", "man"}};
+  Option which{"KIND",     "", "bash, zsh, fish or man",
+               kind.get(), "", {"bash", "zsh", "fish", "man"}};
   which.required = true;
   command.groups = {{"arguments", {which}}};
   command.hidden = true;

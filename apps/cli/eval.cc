@@ -95,7 +95,8 @@ Command eval_command() {
   }
   command.groups = {
       {"arguments",
-       {model_argument(arguments->model), file,
+       {model_argument(arguments->model),
+        file,
         {"--reference", "MODEL2", "compare with this model", &arguments->reference},
         {"--reference-options", "TEXT", "options for MODEL2 alone; else it has the same",
          &arguments->reference_options}}},

@@ -67,8 +67,9 @@ std::string fit_text(const Plan& plan, const std::vector<FitRow>& rows) {
                human_bytes(row.total), row.fits ? "yes" : "no"});
   }
   text += table.text();
-  text += fmt::format("\nlongest context of one sequence that fits: {} tokens (the model's own: {})\n",
-                      memory.longest_ctx, memory.model_ctx);
+  text +=
+      fmt::format("\nlongest context of one sequence that fits: {} tokens (the model's own: {})\n",
+                  memory.longest_ctx, memory.model_ctx);
   return text;
 }
 
@@ -81,13 +82,14 @@ Result<int> fit(const Arguments& arguments) {
   const uint64_t least = std::max(memory.peak_load, memory.weights + memory.other);
   const bool fits = least <= memory.available && memory.longest_ctx > 0;
   const std::vector<FitRow> rows = fit_rows(memory, arguments.batch);
-  NIBBLE_TRY(Output{}.write(arguments.voice.json ? fit_json(plan, rows, fits)
-                                                 : fit_text(plan, rows)));
+  NIBBLE_TRY(
+      Output{}.write(arguments.voice.json ? fit_json(plan, rows, fits) : fit_text(plan, rows)));
   for (const std::string& problem : plan.problems) say_error(problem);
   if (!fits) {
-    say_error(fmt::format("{}: does not fit: it needs {} while loading and {} is available; use a "
-                          "smaller checkpoint or free some memory.",
-                          plan.path, human_bytes(least), human_bytes(memory.available)));
+    say_error(
+        fmt::format("{}: does not fit: it needs {} while loading and {} is available; use a "
+                    "smaller checkpoint or free some memory.",
+                    plan.path, human_bytes(least), human_bytes(memory.available)));
   }
   return fits && plan.problems.empty() ? 0 : 1;
 }

@@ -8,8 +8,8 @@
 namespace nibble::cli {
 namespace {
 
-constexpr size_t kWidth = 96;        // of a line
-constexpr size_t kHelpColumn = 36;   // where the explanation of an option begins
+constexpr size_t kWidth = 96;       // of a line
+constexpr size_t kHelpColumn = 36;  // where the explanation of an option begins
 
 // `text` cut at blanks into lines of at most `width`.
 std::vector<std::string> wrap(std::string_view text, size_t width) {
@@ -18,7 +18,8 @@ std::vector<std::string> wrap(std::string_view text, size_t width) {
     const size_t blank = std::min(text.find(' '), text.size());
     const std::string_view word = text.substr(0, blank);
     text.remove_prefix(std::min(blank + 1, text.size()));
-    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > width) lines.emplace_back();
+    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > width)
+      lines.emplace_back();
     if (!lines.back().empty()) lines.back() += ' ';
     lines.back() += word;
   }
@@ -82,17 +83,20 @@ std::string program_help(const std::vector<Command>& commands) {
       "nibble opens a quantized checkpoint as it was downloaded, says what every layer holds and\n"
       "which kernel runs it, and runs it.\n\n"
       "usage: nibble COMMAND MODEL [OPTIONS]\n"
-      "MODEL is a folder as downloaded from a hub, a .gguf file, or the name of a packaged model.\n\n";
+      "MODEL is a folder as downloaded from a hub, a .gguf file, or the name of a packaged "
+      "model.\n\n";
   for (const Command& command : commands) {
     if (command.hidden) continue;
     text += fmt::format("  {:<9} {}\n            {}\n", command.name, command.summary,
                         command.examples.front());
   }
   text +=
-      "\n`nibble COMMAND --help` lists a command's options and their defaults. Results go to stdout,\n"
+      "\n`nibble COMMAND --help` lists a command's options and their defaults. Results go to "
+      "stdout,\n"
       "everything else to stderr; --json, --quiet and --verbose work everywhere.\n"
       "exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted\n"
-      "`nibble --version` prints version, compiler, and the ISAs and devices compiled in and found.\n";
+      "`nibble --version` prints version, compiler, and the ISAs and devices compiled in and "
+      "found.\n";
   return text;
 }
 

@@ -65,8 +65,8 @@ Result<std::vector<int32_t>> parse_tokens(std::string_view text, std::string_vie
     at = end;
   }
   if (tokens.empty()) {
-    return fail(ErrorCode::kUsage, fmt::format("{}: expected token ids like 1,2,3, found none.",
-                                               option));
+    return fail(ErrorCode::kUsage,
+                fmt::format("{}: expected token ids like 1,2,3, found none.", option));
   }
   return tokens;
 }

@@ -35,8 +35,7 @@ Result<int> inspect_model(const Arguments& arguments) {
   }
   for (const std::string& warning : plan->warnings) warn(warning);
   for (const std::string& problem : plan->problems) say_error(problem);
-  return finish(arguments.voice.json ? plan_json(*plan)
-                                     : plan_text(*plan, arguments.voice.verbose),
+  return finish(arguments.voice.json ? plan_json(*plan) : plan_text(*plan, arguments.voice.verbose),
                 plan->problems.empty() ? 0 : 1);
 }
 

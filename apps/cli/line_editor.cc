@@ -22,8 +22,8 @@ constexpr int kHistoryLines = 1000;
 // libedit counts columns in the locale's characters. The C locale knows none beyond ASCII.
 void use_a_utf8_locale() {
   const char* name = std::setlocale(LC_CTYPE, "");
-  if (name == nullptr || (std::strstr(name, "UTF-8") == nullptr &&
-                          std::strstr(name, "utf8") == nullptr)) {
+  if (name == nullptr ||
+      (std::strstr(name, "UTF-8") == nullptr && std::strstr(name, "utf8") == nullptr)) {
     std::setlocale(LC_CTYPE, "C.UTF-8");
   }
 }

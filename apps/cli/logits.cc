@@ -124,7 +124,8 @@ Command logits_command() {
                 &arguments->tokens};
   tokens.required = true;
   command.groups = {{"arguments",
-                     {model_argument(arguments->model), tokens,
+                     {model_argument(arguments->model),
+                      tokens,
                       {"-o,--out", "FILE", "write a .npy file", &arguments->out}}},
                     model_options(arguments->options),
                     voice_options(arguments->voice)};

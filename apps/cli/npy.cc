@@ -60,8 +60,8 @@ Result<void> NpyWriter::append(std::span<const float> values) {
 
 Result<void> NpyWriter::finish() {
   if (missing_ != 0) {
-    return fail(ErrorCode::kIo, fmt::format("{}: {} values are missing at its end.", path_,
-                                            missing_));
+    return fail(ErrorCode::kIo,
+                fmt::format("{}: {} values are missing at its end.", path_, missing_));
   }
   if (std::fflush(file_.get()) != 0) return cannot_write(path_);
   file_.reset();

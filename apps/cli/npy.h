@@ -1,4 +1,5 @@
-// Writes arrays as NumPy's .npy files, version 1.0 (https://numpy.org/neps/nep-0001-npy-format.html):
+// Writes arrays as NumPy's .npy files, version 1.0
+// (https://numpy.org/neps/nep-0001-npy-format.html):
 //
 //   93 "NUMPY" 01 00 | header length u16 LE | header, blanks, "\n" | data, C order, little endian
 //

@@ -44,24 +44,23 @@ Option choice(std::string names, std::string help, std::string* target,
 
 OptionGroup sampling_options(GenerateOptions& options) {
   const std::string from_model = "the model's own, else ";
-  return {
-      "sampling",
-      {
-          number("-n,--max-tokens", "tokens to generate", &options.max_tokens,
-                 "until the model stops or the context ends", -1),
-          number("--temp", "temperature; 0 is greedy and reproducible", &options.temperature,
-                 from_model + "0.8", 0),
-          number("--top-k", "sample among the K likeliest; 0 switches it off", &options.top_k,
-                 from_model + "40", 0),
-          number("--top-p", "sample within this probability; 1 switches it off", &options.top_p,
-                 from_model + "0.95", 0, 1),
-          number("--min-p", "drop tokens below this share of the likeliest", &options.min_p, "0", 0,
-                 1),
-          number("--repeat-penalty", "divide the logits of tokens already there",
-                 &options.repeat_penalty, from_model + "1", 0),
-          number("--seed", "of the random numbers", &options.seed, "", 0),
-          {"--stop", "TEXT", "end before this text; may be repeated", &options.stop},
-      }};
+  return {"sampling",
+          {
+              number("-n,--max-tokens", "tokens to generate", &options.max_tokens,
+                     "until the model stops or the context ends", -1),
+              number("--temp", "temperature; 0 is greedy and reproducible", &options.temperature,
+                     from_model + "0.8", 0),
+              number("--top-k", "sample among the K likeliest; 0 switches it off", &options.top_k,
+                     from_model + "40", 0),
+              number("--top-p", "sample within this probability; 1 switches it off", &options.top_p,
+                     from_model + "0.95", 0, 1),
+              number("--min-p", "drop tokens below this share of the likeliest", &options.min_p,
+                     "0", 0, 1),
+              number("--repeat-penalty", "divide the logits of tokens already there",
+                     &options.repeat_penalty, from_model + "1", 0),
+              number("--seed", "of the random numbers", &options.seed, "", 0),
+              {"--stop", "TEXT", "end before this text; may be repeated", &options.stop},
+          }};
 }
 
 OptionGroup model_options(Options& options) {
@@ -74,8 +73,12 @@ OptionGroup model_options(Options& options) {
                  options.threads == 0 ? "the physical cores this process may use" : "", 1, 4096),
           {"--device", "cpu|cuda[:I]", "where it runs", &options.device,
            "cuda when a supported GPU is there, else cpu"},
-          {"--isa", "reference|avx2|avx512|amx", "force a CPU path", &options.isa,
-           "the best one here", {"auto", "reference", "avx2", "avx512", "amx"}},
+          {"--isa",
+           "reference|avx2|avx512|amx",
+           "force a CPU path",
+           &options.isa,
+           "the best one here",
+           {"auto", "reference", "avx2", "avx512", "amx"}},
           {"--kernel", "GLOB", "allow only kernels of matching name", &options.kernel},
           choice("--precision", "how activations are held where the checkpoint leaves them alone",
                  &options.precision, {"fast", "exact"}),
@@ -83,8 +86,11 @@ OptionGroup model_options(Options& options) {
                  {"auto", "bf16", "f16", "f32"}),
           choice("--activation-dtype", "activations of quantized layers", &options.activation_dtype,
                  {"auto", "float", "fp8", "int8"}),
-          {"--kv-cache-dtype", "TYPE", "auto, f32, bf16, f16, fp8_e4m3, fp8_e5m2 or int8",
-           &options.kv_cache_dtype, "",
+          {"--kv-cache-dtype",
+           "TYPE",
+           "auto, f32, bf16, f16, fp8_e4m3, fp8_e5m2 or int8",
+           &options.kv_cache_dtype,
+           "",
            {"auto", "f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2", "int8"}},
           {"--quantization", "S", "quantize while loading, or name an unlabelled scheme",
            &options.quantization, "what the checkpoint says"},
@@ -138,8 +144,10 @@ Result<std::vector<std::string>> shell_words(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (quote != 0) {
-      if (c == quote) quote = 0;
-      else word += c;
+      if (c == quote)
+        quote = 0;
+      else
+        word += c;
     } else if (c == '"' || c == '\'') {
       quote = c;
       in_word = true;

@@ -40,8 +40,8 @@ Result<Number> to_number(const Option& option, const std::string& text) {
 Result<void> check_word(const Option& option, const std::string& text) {
   const auto& words = option.words;
   if (words.empty() || std::find(words.begin(), words.end(), text) != words.end()) return {};
-  return usage(fmt::format("{}: \"{}\" is not one of {}.", option.name(), text,
-                           fmt::join(words, ", ")));
+  return usage(
+      fmt::format("{}: \"{}\" is not one of {}.", option.name(), text, fmt::join(words, ", ")));
 }
 
 // Stores the texts given for one option; one visitor for each kind of target.
@@ -170,8 +170,8 @@ Result<void> check_nothing_left(const std::vector<std::string>& left,
   if (left.empty()) return {};
   const std::string word = left.front().substr(0, left.front().find('='));
   if (word.size() < 2 || word[0] != '-') {
-    return usage(fmt::format("{} does not expect \"{}\"; quote a text of several words.", where,
-                             word));
+    return usage(
+        fmt::format("{} does not expect \"{}\"; quote a text of several words.", where, word));
   }
   std::vector<std::string> names;
   for (const Binding& binding : bindings) names.push_back(binding.option->name());
@@ -232,9 +232,8 @@ Result<Parsed> parse_root(const std::vector<std::string>& arguments) {
 Result<Parsed> parse(const std::vector<Command>& commands,
                      const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].rfind('-', 0) == 0) return parse_root(arguments);
-  const auto command =
-      std::find_if(commands.begin(), commands.end(),
-                   [&](const Command& each) { return each.name == arguments[0]; });
+  const auto command = std::find_if(commands.begin(), commands.end(),
+                                    [&](const Command& each) { return each.name == arguments[0]; });
   if (command == commands.end()) {
     const std::vector<std::string> names = visible_names(commands);
     return usage(fmt::format("there is no command \"{}\"; there are {}.{}", arguments[0],

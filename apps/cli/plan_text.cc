@@ -73,7 +73,8 @@ std::string signature(const LayerPlan& layer) {
 using Rows = std::vector<std::vector<int64_t>>;  // each: the numbers of one name
 
 // Names for `rows`, which have the same pattern: the last hole's numbers are joined where all other
-// numbers agree, then the hole before it, and so on. Returns holes and how many rows each stands for.
+// numbers agree, then the hole before it, and so on. Returns holes and how many rows each stands
+// for.
 struct Joined {
   std::vector<std::string> holes;
   std::vector<size_t> rows;
@@ -106,9 +107,8 @@ std::vector<Joined> join(const Rows& rows) {
     }
     for (size_t i = 0; i < merged.size(); ++i) {
       const std::string ranges = number_ranges(numbers[i]);
-      merged[i].holes[hole] = ranges.find_first_of("-,") == std::string::npos
-                                  ? ranges
-                                  : fmt::format("{{{}}}", ranges);
+      merged[i].holes[hole] =
+          ranges.find_first_of("-,") == std::string::npos ? ranges : fmt::format("{{{}}}", ranges);
     }
     groups = std::move(merged);
   }
@@ -139,8 +139,8 @@ std::vector<LayerGroup> group_layers(const std::vector<LayerPlan>& layers) {
   std::vector<std::vector<int64_t>> numbers;
   for (size_t i = 0; i < layers.size(); ++i) {
     NumberedName name = take_numbers(layers[i].name);
-    const auto [place, fresh] = places.emplace(
-        std::make_pair(name.pattern, signature(layers[i])), alike.size());
+    const auto [place, fresh] =
+        places.emplace(std::make_pair(name.pattern, signature(layers[i])), alike.size());
     if (fresh) alike.push_back({name.pattern, {}});
     alike[place->second].second.push_back(i);
     numbers.push_back(std::move(name.numbers));
@@ -288,8 +288,8 @@ std::string memory_text(const MemoryPlan& memory) {
 }
 
 std::string unused_text(const Plan& plan, bool verbose) {
-  std::string text = fmt::format("\ntensors: {} in the files, {} used\n", plan.tensors_total,
-                                 plan.tensors_used);
+  std::string text =
+      fmt::format("\ntensors: {} in the files, {} used\n", plan.tensors_total, plan.tensors_used);
   std::map<std::string, std::vector<std::string>> by_reason;
   for (const UnusedTensor& each : plan.unused) by_reason[each.reason].push_back(each.name);
   for (const auto& [reason, names] : by_reason) {

@@ -10,10 +10,10 @@ namespace nibble::cli {
 
 // Layers that differ in nothing but the numbers of their names, as one row.
 struct LayerGroup {
-  std::string name;               // "model.layers.{0-29}.self_attn.q_proj"
-  const LayerPlan* layer;         // the first of them
+  std::string name;        // "model.layers.{0-29}.self_attn.q_proj"
+  const LayerPlan* layer;  // the first of them
   int64_t count = 0;
-  uint64_t bytes_disk = 0;        // of all
+  uint64_t bytes_disk = 0;  // of all
   uint64_t bytes_memory = 0;
 };
 std::vector<LayerGroup> group_layers(const std::vector<LayerPlan>& layers);

@@ -39,8 +39,8 @@ class ProgressLine {
   const CatchInterrupt& interrupt_;
   double patience_;
   bool terminal_;
-  bool drawn_ = false;       // a line stands on the terminal
-  bool mentioned_ = false;   // this work was shown at least once
+  bool drawn_ = false;      // a line stands on the terminal
+  bool mentioned_ = false;  // this work was shown at least once
   std::string what_;
   Clock::time_point start_;
   Clock::time_point last_;

@@ -97,23 +97,24 @@ std::string plan_json(const Plan& plan) {
   for (const UnusedTensor& each : plan.unused) {
     unused.push_back({{"name", each.name}, {"reason", each.reason}});
   }
-  return document({{"path", plan.path},
-                   {"architecture", plan.architecture},
-                   {"scheme", plan.scheme},
-                   {"claims", plan.claims},
-                   {"proves", plan.proves},
-                   {"hardware", plan.hardware},
-                   {"parameters", plan.parameters},
-                   {"file_bytes", plan.file_bytes},
-                   {"layers", layers},
-                   {"kv", kv},
-                   {"tensors",
-                    {{"total", plan.tensors_total}, {"used", plan.tensors_used}, {"unused", unused}}},
-                   {"memory", memory_json(plan.memory)},
-                   {"legal_tp", plan.legal_tp},
-                   {"notes", plan.notes},
-                   {"warnings", plan.warnings},
-                   {"problems", plan.problems}});
+  return document(
+      {{"path", plan.path},
+       {"architecture", plan.architecture},
+       {"scheme", plan.scheme},
+       {"claims", plan.claims},
+       {"proves", plan.proves},
+       {"hardware", plan.hardware},
+       {"parameters", plan.parameters},
+       {"file_bytes", plan.file_bytes},
+       {"layers", layers},
+       {"kv", kv},
+       {"tensors",
+        {{"total", plan.tensors_total}, {"used", plan.tensors_used}, {"unused", unused}}},
+       {"memory", memory_json(plan.memory)},
+       {"legal_tp", plan.legal_tp},
+       {"notes", plan.notes},
+       {"warnings", plan.warnings},
+       {"problems", plan.problems}});
 }
 
 std::string version_json(const VersionInfo& version) {
@@ -155,9 +156,8 @@ std::string generated_json(const Generated& generated) {
 std::string tokens_json(const std::vector<int32_t>& tokens) { return Json(tokens).dump() + "\n"; }
 
 std::string eval_json(const EvalReport& report, int64_t ctx) {
-  Json json = {{"ctx", ctx},
-               {"predictions", report.predictions},
-               {"perplexity", number(report.perplexity)}};
+  Json json = {
+      {"ctx", ctx}, {"predictions", report.predictions}, {"perplexity", number(report.perplexity)}};
   if (report.has_reference) {
     Json worst = Json::array();
     for (const EvalPosition& each : report.worst) {
@@ -230,12 +230,9 @@ std::string fit_json(const Plan& plan, const std::vector<FitRow>& rows, bool fit
 }
 
 std::string weights_json(const WeightSummary& summary) {
-  Json json = {{"module", summary.module},
-               {"shape", {summary.rows, summary.columns}},
-               {"min", number(summary.min)},
-               {"max", number(summary.max)},
-               {"mean", number(summary.mean)},
-               {"not_finite", summary.not_finite},
+  Json json = {{"module", summary.module},      {"shape", {summary.rows, summary.columns}},
+               {"min", number(summary.min)},    {"max", number(summary.max)},
+               {"mean", number(summary.mean)},  {"not_finite", summary.not_finite},
                {"histogram", summary.histogram}};
   if (!summary.out.empty()) json["out"] = summary.out;
   return document(json);

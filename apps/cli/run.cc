@@ -79,15 +79,15 @@ Result<int> run(const Arguments& arguments) {
   Output output;
   Result<void> written;
   const bool streams = !arguments.voice.json;
-  NIBBLE_ASSIGN(const Generated generated,
-                session.generate(
-                    ids, arguments.generate,
-                    [&](std::string_view piece) {
-                      progress.clear();
-                      if (streams) written = output.write(piece);
-                      return written && !output.closed && !interrupt.requested();
-                    },
-                    progress.callback()));
+  NIBBLE_ASSIGN(const Generated generated, session.generate(
+                                               ids, arguments.generate,
+                                               [&](std::string_view piece) {
+                                                 progress.clear();
+                                                 if (streams) written = output.write(piece);
+                                                 return written && !output.closed &&
+                                                        !interrupt.requested();
+                                               },
+                                               progress.callback()));
   progress.clear();
   NIBBLE_TRY(std::move(written));
   NIBBLE_TRY(output.write(streams ? "\n" : generated_json(generated)));
@@ -111,8 +111,8 @@ Command run_command() {
   OptionGroup own{"prompt",
                   {
                       model_argument(arguments->model),
-                      {"-p,--prompt", "TEXT", "the prompt; - reads stdin, as a pipe does without -p",
-                       &arguments->prompt},
+                      {"-p,--prompt", "TEXT",
+                       "the prompt; - reads stdin, as a pipe does without -p", &arguments->prompt},
                       {"--tokens", "IDS", "token ids like 1,2,3 instead; nothing is added to them",
                        &arguments->tokens},
                       {"--chat", "", "put the prompt through the model's chat template",

@@ -37,8 +37,8 @@ class Table {
 // Columns that UTF-8 text takes on a terminal, counted as one for each code point.
 size_t display_width(std::string_view text);
 
-std::string human_bytes(uint64_t bytes);  // "98.0 MB", decimal as files are listed
-std::string human_count(int64_t count);   // "134.5 M"
+std::string human_bytes(uint64_t bytes);    // "98.0 MB", decimal as files are listed
+std::string human_count(int64_t count);     // "134.5 M"
 std::string human_seconds(double seconds);  // "1:05", "2:03:07"
 
 // Text with control characters and invalid UTF-8 made visible, so that a file's own words cannot

@@ -37,5 +37,4 @@ struct Output {
 // Writes a command's whole result and returns its exit code.
 Result<int> finish(std::string_view text, int exit_code = 0);
 
-
 }  // namespace nibble::cli

@@ -6,8 +6,8 @@ namespace nibble::cli {
 namespace {
 
 std::string speed(int64_t tokens, double seconds) {
-  std::string text = fmt::format("{} {} in {:.2f} s", tokens, tokens == 1 ? "token" : "tokens",
-                                 seconds);
+  std::string text =
+      fmt::format("{} {} in {:.2f} s", tokens, tokens == 1 ? "token" : "tokens", seconds);
   if (seconds > 0) text += fmt::format(" ({:.1f} tokens/s)", static_cast<double>(tokens) / seconds);
   return text;
 }

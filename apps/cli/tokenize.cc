@@ -75,7 +75,8 @@ Command tokenize_command() {
   Command command{"tokenize", "a text's token ids and pieces"};
   command.about =
       "Prints the token ids of a text (special tokens included, as the tokenizer adds them) on the "
-      "first line, then each id with its piece; --json prints a JSON list of ids. A text from stdin "
+      "first line, then each id with its piece; --json prints a JSON list of ids. A text from "
+      "stdin "
       "is taken byte for byte. With --messages the chat template is rendered with its generation "
       "prompt; that text is printed, then its ids.";
   command.examples = {

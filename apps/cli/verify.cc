@@ -21,7 +21,8 @@ struct Arguments {
 };
 
 std::string verify_text(const VerifyReport& report) {
-  std::string text = fmt::format("read {} tensors, {}\n", report.tensors, human_bytes(report.bytes));
+  std::string text =
+      fmt::format("read {} tensors, {}\n", report.tensors, human_bytes(report.bytes));
   for (const std::string& each : report.notes) text += printable(each) + "\n";
   for (const Finding& each : report.findings) {
     text += fmt::format("{}: {}\n", printable(each.where), printable(each.what));
@@ -42,9 +43,8 @@ Result<int> verify_model(const Arguments& arguments) {
   NIBBLE_TRY(Output{}.write(arguments.voice.json ? verify_json(report) : verify_text(report)));
   if (report.findings.empty()) return 0;
   const Finding& first = report.findings.front();
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("{}: {} ({} of {} findings)", first.where, first.what, 1,
-                          report.findings.size()));
+  return fail(ErrorCode::kCorrupt, fmt::format("{}: {} ({} of {} findings)", first.where,
+                                               first.what, 1, report.findings.size()));
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ WeightSummary summarize(const Matrix& matrix, const Arguments& arguments) {
 std::string summary_text(const WeightSummary& summary) {
   std::string text = fmt::format("{}  ({}, {}) float32\n", printable(summary.module), summary.rows,
                                  summary.columns);
-  text += fmt::format("min {:.9g}  max {:.9g}  mean {:.9g}", summary.min, summary.max,
-                      summary.mean);
+  text +=
+      fmt::format("min {:.9g}  max {:.9g}  mean {:.9g}", summary.min, summary.max, summary.mean);
   if (summary.not_finite > 0) text += fmt::format("  not finite {}", summary.not_finite);
   text += "\n";
   const int64_t most = *std::max_element(summary.histogram.begin(), summary.histogram.end());
@@ -75,11 +75,10 @@ std::string summary_text(const WeightSummary& summary) {
 Result<int> show_weights(const Arguments& arguments) {
   set_voice(arguments.voice);
   NIBBLE_TRY(check(arguments.options));
-  NIBBLE_ASSIGN(const Matrix matrix, weights(resolve_model(arguments.model), arguments.module,
-                                             arguments.options));
+  NIBBLE_ASSIGN(const Matrix matrix,
+                weights(resolve_model(arguments.model), arguments.module, arguments.options));
   if (!arguments.out.empty()) {
-    NIBBLE_ASSIGN(NpyWriter writer,
-                  NpyWriter::create(arguments.out, matrix.rows, matrix.columns));
+    NIBBLE_ASSIGN(NpyWriter writer, NpyWriter::create(arguments.out, matrix.rows, matrix.columns));
     NIBBLE_TRY(writer.append(matrix.values));
     NIBBLE_TRY(writer.finish());
     note(fmt::format("wrote {}: float32 ({}, {})", arguments.out, matrix.rows, matrix.columns));
@@ -105,7 +104,8 @@ Command weights_command() {
                 &arguments->module};
   module.required = true;
   command.groups = {{"arguments",
-                     {model_argument(arguments->model), module,
+                     {model_argument(arguments->model),
+                      module,
                       {"-o,--out", "FILE", "write a .npy file", &arguments->out}}},
                     model_options(arguments->options),
                     voice_options(arguments->voice)};
