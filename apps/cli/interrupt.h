@@ -1,0 +1,22 @@
+// Ctrl-C and closed pipes.
+#pragma once
+
+namespace nibble::cli {
+
+constexpr int kInterrupted = 130;  // the exit code of a program that Ctrl-C ended
+
+// From here on SIGPIPE is an error of write(), and Ctrl-C ends the program with exit code 130.
+void install_signal_handlers();
+
+// While one lives, the first Ctrl-C is only noted; the second one ends the program.
+class CatchInterrupt {
+ public:
+  CatchInterrupt();
+  ~CatchInterrupt();
+  CatchInterrupt(const CatchInterrupt&) = delete;
+  CatchInterrupt& operator=(const CatchInterrupt&) = delete;
+
+  bool requested() const;
+};
+
+}  // namespace nibble::cli

@@ -1,0 +1,27 @@
+#include "cli/open.h"
+
+#include <fmt/format.h>
+
+#include "cli/options.h"
+#include "cli/progress.h"
+#include "cli/terminal.h"
+
+namespace nibble::cli {
+
+Result<Model> open_model(const std::string& model, const Options& options,
+                         const CatchInterrupt& interrupt) {
+  NIBBLE_TRY(check(options));
+  ProgressLine progress(Unit::kBytes, interrupt);
+  NIBBLE_ASSIGN(Model loaded, Model::load(resolve_model(model), options, progress.callback()));
+  progress.clear();
+  for (const std::string& warning : loaded.plan().warnings) warn(warning);
+  for (const std::string& text : loaded.load_notes()) note(text);
+  return loaded;
+}
+
+Result<const Tokenizer*> tokenizer_of(const Model& model) {
+  if (model.has_tokenizer()) return &model.tokenizer();
+  return fail(ErrorCode::kUnsupported, model.tokenizer_error());
+}
+
+}  // namespace nibble::cli
