@@ -36,7 +36,7 @@ Scale scale_of(const float* x, int64_t count) {
   }
   const float absmax = largest(most);
   if (absmax < 0x1p-100f) return {0, 0};
-  return {absmax / 32512.0f, 32512.0f / absmax};
+  return {absmax * (1.0f / 32512.0f), 32512.0f / absmax};
 }
 
 }  // namespace
@@ -82,18 +82,75 @@ void split_digits(const int16_t* q, int64_t k_pad, int8_t* out) noexcept {
   }
 }
 
-void spread_pairs(const int16_t* q, int64_t k_pad, int64_t rows, int64_t r,
-                  int32_t* panel) noexcept {
-  const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
-  int32_t* to = panel + r;
-  for (int64_t k = 0; k < k_pad; k += 8, to += 4 * rows) {
-    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + k));
-    const __m128i pairs = _mm_shuffle_epi8(v, order);
-    to[0] = _mm_extract_epi32(pairs, 0);
-    to[rows] = _mm_extract_epi32(pairs, 1);
-    to[2 * rows] = _mm_extract_epi32(pairs, 2);
-    to[3 * rows] = _mm_extract_epi32(pairs, 3);
+namespace {
+
+// Lane j of v[i] becomes lane i of v[j].
+void transpose(__m256i (&v)[8]) {
+  __m256i pair[8];
+  for (int i = 0; i < 4; ++i) {
+    pair[2 * i] = _mm256_unpacklo_epi32(v[2 * i], v[2 * i + 1]);
+    pair[2 * i + 1] = _mm256_unpackhi_epi32(v[2 * i], v[2 * i + 1]);
   }
+  __m256i four[8];
+  for (int i = 0; i < 2; ++i) {
+    four[4 * i] = _mm256_unpacklo_epi64(pair[4 * i], pair[4 * i + 2]);
+    four[4 * i + 1] = _mm256_unpackhi_epi64(pair[4 * i], pair[4 * i + 2]);
+    four[4 * i + 2] = _mm256_unpacklo_epi64(pair[4 * i + 1], pair[4 * i + 3]);
+    four[4 * i + 3] = _mm256_unpackhi_epi64(pair[4 * i + 1], pair[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2x128_si256(four[i], four[i + 4], 0x31);
+  }
+}
+
+// The first `count` lanes. Masked stores are slow on Zen 2 and 3.
+void store_lanes(__m256i v, int64_t count, int32_t* to) {
+  if (count >= 8) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
+  __m128i half = _mm256_castsi256_si128(v);
+  if ((count & 4) != 0) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), half);
+    half = _mm256_extracti128_si256(v, 1);
+    to += 4;
+  }
+  if ((count & 2) != 0) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), half);
+    half = _mm_unpackhi_epi64(half, half);
+    to += 2;
+  }
+  if ((count & 1) != 0) *to = _mm_cvtsi128_si32(half);
+}
+
+// (rows, lanes) of 32-bit lanes, 8 lanes x 8 rows at a time -> (lanes, rows). `order` shuffles the
+// bytes of each 128 bits on the way.
+void spread(const int32_t* from, int64_t lanes, int64_t rows, __m256i order, int32_t* to) {
+  for (int64_t first = 0; first < rows; first += 8) {
+    const int64_t count = rows - first;
+    for (int64_t lane = 0; lane < lanes; lane += 8) {
+      __m256i v[8];
+      for (int64_t i = 0; i < 8; ++i) {
+        const int64_t row = first + (i < count ? i : count - 1);
+        const int32_t* at = from + row * lanes + lane;
+        v[i] = _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)), order);
+      }
+      transpose(v);
+      for (int64_t i = 0; i < 8; ++i) store_lanes(v[i], count, to + (lane + i) * rows + first);
+    }
+  }
+}
+
+}  // namespace
+
+void spread_pairs(const int16_t* q, int64_t k_pad, int64_t rows, int32_t* panel) noexcept {
+  const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+  spread(reinterpret_cast<const int32_t*>(q), k_pad / 2, rows, _mm256_broadcastsi128_si256(order),
+         panel);
+}
+
+void spread_floats(const float* x, int64_t k_pad, int64_t rows, float* panel) noexcept {
+  const __m128i same = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  spread(reinterpret_cast<const int32_t*>(x), k_pad, rows, _mm256_broadcastsi128_si256(same),
+         reinterpret_cast<int32_t*>(panel));
 }
 
 }  // namespace nibble::kernels::avx2
