@@ -14,8 +14,11 @@ void quantize_s16(const float* x, int64_t k_pad, int64_t unit, int16_t* q, float
 // q as digits: per 32 inputs 32 high ones, then 32 low ones.
 void split_digits(const int16_t* q, int64_t k_pad, int8_t* out) noexcept;
 
-// Token r of a panel of `rows`: pairs (0, 2) (1, 3) of each four neighbours.
-void spread_pairs(const int16_t* q, int64_t k_pad, int64_t rows, int64_t r,
-                  int32_t* panel) noexcept;
+// `rows` tokens of q, one after another, as a panel (k_pad / 2, rows) of pairs: (0, 2) (1, 3) of
+// each four neighbours.
+void spread_pairs(const int16_t* q, int64_t k_pad, int64_t rows, int32_t* panel) noexcept;
+
+// The same for (rows, k_pad) f32 and a panel (k_pad, rows).
+void spread_floats(const float* x, int64_t k_pad, int64_t rows, float* panel) noexcept;
 
 }  // namespace nibble::kernels::avx2

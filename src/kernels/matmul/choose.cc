@@ -65,7 +65,8 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
   return "";
 }
 
-// The kernels that fit and read `packing`, cut into ranges of M: the first in the list wins.
+// The kernels that fit and read one packing, cut into ranges of M: the first in the list whose
+// crossovers hold M, else the first at all. Every kernel can run every M.
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
   std::set<int64_t> starts = {1};
   for (const Kernel* kernel : kernels) {
@@ -77,7 +78,7 @@ std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
     const auto it = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel* kernel) {
       return m >= kernel->m_min && m <= kernel->m_max;
     });
-    const Kernel* kernel = it == kernels.end() ? nullptr : *it;
+    const Kernel* kernel = it == kernels.end() ? kernels.front() : *it;
     if (!out.empty() && out.back().kernel == kernel) continue;
     if (!out.empty()) out.back().m_max = m - 1;
     out.push_back({m, INT64_MAX, kernel});
@@ -107,18 +108,14 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
       refusals.push_back({kernel.name, std::move(why)});
     }
   }
-  // A packing is worth nothing unless its kernels cover every M.
-  for (const Kernel* first : fitting) {
+  if (!fitting.empty()) {
     std::vector<const Kernel*> same;
     for (const Kernel* kernel : fitting) {
-      if (kernel->packing == first->packing) same.push_back(kernel);
+      if (kernel->packing == fitting.front()->packing) same.push_back(kernel);
     }
     Choice out;
-    out.packing = name(first->packing);
+    out.packing = name(same.front()->packing);
     out.ranges = ranges_of(same);
-    const bool whole = std::all_of(out.ranges.begin(), out.ranges.end(),
-                                   [](const ChoiceRange& r) { return r.kernel != nullptr; });
-    if (!whole) continue;
     const Kernel* last = nullptr;
     for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
     for (Refusal& refused : refusals) {

@@ -16,10 +16,13 @@ int64_t even_rows(int64_t m, int64_t most) {
   return (m + blocks - 1) / blocks;
 }
 
-// One token as the checkpoint wants it, in the order of the stored codes, padded with zeros.
-// `spare` has k elements.
-void transform_row(const PackedWeight& w, const float* x, int64_t k, int64_t k_pad, float* spare,
-                   float* out) {
+// One token as the checkpoint wants it, in the order of the stored codes, padded with zeros: x
+// itself when it is that already, else `out`. `spare` has k elements.
+const float* transform_row(const PackedWeight& w, const float* x, int64_t k, int64_t k_pad,
+                           float* spare, float* out) {
+  const bool as_is = w.order.empty() && w.input_factor.empty() &&
+                     w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
+  if (as_is && k == k_pad) return x;
   float* to = w.order.empty() ? out : spare;
   if (w.input_factor.empty()) {
     std::copy(x, x + k, to);
@@ -29,6 +32,7 @@ void transform_row(const PackedWeight& w, const float* x, int64_t k, int64_t k_p
   quantize_activation(w.problem.activation, w.input_scale, w.input_zero, to, k, to);
   for (size_t i = 0; i < w.order.size(); ++i) out[i] = spare[w.order[i]];
   std::fill(out + k, out + k_pad, 0.0f);
+  return out;
 }
 
 // The parts of a preparation, one after another in a scratch slot, each on its own cache lines.
@@ -46,33 +50,47 @@ int64_t token_bytes_of(Form form, int64_t k_pad) {
   return holds_integers(form) ? 2 * k_pad : 4 * k_pad;
 }
 
-// Writes token r of a block of `rows`, given as padded f32.
+// Writes blocks of tokens in the form of x.
 struct Writer {
+  const Request& request;
   const Activations& x;
-  int64_t unit;
+  const float* from;
+  int64_t ldx;
   std::byte* data;
   float* scale;
   int32_t* sum;
   float* scaled_sum;
 
-  void write(int64_t m, const float* row, int16_t* q) const {
-    const int64_t r = m % x.rows;
-    const int64_t first = m - r;
-    const int64_t rows = std::min(x.rows, x.m - first);
-    std::byte* block = data + first * x.token_bytes;
-    if (x.form == Form::kRows) {
-      std::copy(row, row + x.k_pad, reinterpret_cast<float*>(data + m * x.token_bytes));
-    } else if (x.form == Form::kF32Panel) {
-      auto* to = reinterpret_cast<float*>(block) + r;
-      for (int64_t k = 0; k < x.k_pad; ++k) to[k * rows] = row[k];
-    } else {
-      const int64_t at = first * x.units + r;
-      avx2::quantize_s16(row, x.k_pad, unit, q, scale + at, sum + at, scaled_sum + at, rows);
-      if (x.form == Form::kS8Digits) {
-        avx2::split_digits(q, x.k_pad, reinterpret_cast<int8_t*>(data + m * x.token_bytes));
+  // What a worker needs for a block of `rows`: two tokens of f32, the block as f32 or s16.
+  int64_t worker_floats() const { return round_up((2 + x.rows) * x.k_pad, 16); }
+
+  void write(int64_t m, float* spare) const {
+    const int64_t k = request.layout->k;
+    const int64_t rows = std::min(x.rows, x.m - m);
+    float* unordered = spare + x.k_pad;
+    float* block = unordered + x.k_pad;
+    std::byte* to = data + m * x.token_bytes;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row =
+          transform_row(*request.weight, from + (m + r) * ldx, k, x.k_pad, unordered, spare);
+      if (x.form == Form::kRows) {
+        std::copy(row, row + x.k_pad, reinterpret_cast<float*>(to + r * x.token_bytes));
+      } else if (x.form == Form::kF32Panel) {
+        std::copy(row, row + x.k_pad, block + r * x.k_pad);
       } else {
-        avx2::spread_pairs(q, x.k_pad, rows, r, reinterpret_cast<int32_t*>(block));
+        int16_t* q = reinterpret_cast<int16_t*>(block) + r * x.k_pad;
+        const int64_t at = m * x.units + r;
+        avx2::quantize_s16(row, x.k_pad, request.layout->unit, q, scale + at, sum + at,
+                           scaled_sum + at, rows);
+        if (x.form != Form::kS8Digits) continue;
+        avx2::split_digits(q, x.k_pad, reinterpret_cast<int8_t*>(to + r * x.token_bytes));
       }
+    }
+    if (x.form == Form::kF32Panel) {
+      avx2::spread_floats(block, x.k_pad, rows, reinterpret_cast<float*>(to));
+    } else if (x.form == Form::kS16Panel) {
+      avx2::spread_pairs(reinterpret_cast<const int16_t*>(block), x.k_pad, rows,
+                         reinterpret_cast<int32_t*>(to));
     }
   }
 };
@@ -92,7 +110,6 @@ bool same_preparation(const Request& a, const Request& b) {
 Activations prepare(device::Stream& stream, int slot, const Request& request, const float* x,
                     int64_t ldx, int64_t m) {
   const Layout& l = *request.layout;
-  const PackedWeight& w = *request.weight;
   Activations out;
   out.form = request.kernel->form;
   out.m = m;
@@ -105,8 +122,10 @@ Activations prepare(device::Stream& stream, int slot, const Request& request, co
   const Storage storage(out, m, integers);
   std::byte* data = stream.scratch(slot, static_cast<size_t>(storage.bytes()));
   std::byte* units = data + storage.data_bytes;
-  const Writer writer{out,
-                      l.unit,
+  const Writer writer{request,
+                      out,
+                      x,
+                      ldx,
                       data,
                       reinterpret_cast<float*>(units),
                       reinterpret_cast<int32_t*>(units + storage.unit_bytes),
@@ -116,17 +135,10 @@ Activations prepare(device::Stream& stream, int slot, const Request& request, co
   out.sum = writer.sum;
   out.scaled_sum = writer.scaled_sum;
 
-  // A worker's rows: two of f32 (before and after the gather), one of s16.
-  const int64_t worker_floats = round_up(2 * out.k_pad + out.k_pad / 2 + 1, 16);
-  float* spare = stream.scratch_of<float>(slot + 1, stream.threads() * worker_floats);
+  const int64_t floats = writer.worker_floats();
+  float* spare = stream.scratch_of<float>(slot + 1, stream.threads() * floats);
   stream.pool().parallel_for(m, out.rows, [&](int64_t begin, int64_t end, int worker) {
-    float* row = spare + worker * worker_floats;
-    float* unordered = row + out.k_pad;
-    auto* q = reinterpret_cast<int16_t*>(unordered + out.k_pad);
-    for (int64_t i = begin; i < end; ++i) {
-      transform_row(w, x + i * ldx, l.k, out.k_pad, unordered, row);
-      writer.write(i, row, q);
-    }
+    for (int64_t i = begin; i < end; i += out.rows) writer.write(i, spare + worker * floats);
   });
   return out;
 }

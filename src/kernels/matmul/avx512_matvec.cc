@@ -8,41 +8,12 @@
 //
 // so their results are equal bit by bit, whatever the number of tokens.
 //
-// Few tokens: x as two s8 digits, q = 256 h + l. Codes go from memory to vpdpbusd; nothing else is
-// read. Many tokens: a panel of (code - zero) in s16 is unpacked into the L2 cache, all tokens are
-// multiplied with it by vpdpwssd.
-#include <immintrin.h>
-
-#include "kernels/matmul/kernel.h"
-#include "kernels/matmul/unroll.h"
+// Here x is two s8 digits, q = 256 h + l, and codes go from memory to vpdpbusd: nothing else is
+// read.
+#include "kernels/matmul/avx512_inline.h"
 
 namespace nibble::kernels {
 namespace {
-
-NIBBLE_INLINE __m512i load(const std::byte* p) { return _mm512_loadu_si512(p); }
-NIBBLE_INLINE __m512i broadcast(const void* p) {
-  int32_t v;
-  __builtin_memcpy(&v, p, 4);
-  return _mm512_set1_epi32(v);
-}
-
-// 16 scales or offsets.
-NIBBLE_INLINE __m512 load_scales(ScaleStore store, const std::byte* p) {
-  if (store == ScaleStore::kF32) return _mm512_loadu_ps(p);
-  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  if (store == ScaleStore::kF16) return _mm512_cvtph_ps(half);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
-// 16 zeros.
-NIBBLE_INLINE __m512i load_zeros(int64_t bytes, const std::byte* p) {
-  if (bytes == 1) {
-    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  return _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-
-// ---- few tokens -------------------------------------------------------------------------------
 
 // Sums of 32 rows x one token: two registers of 16 rows for each digit.
 struct Sums {
@@ -208,7 +179,6 @@ NIBBLE_INLINE void gemv_tile(const KernelArgs& args, const std::byte* tile, cons
       digits += 64;
       continue;
     }
-    const Numbers numbers = load_numbers(l, header, 0);
     while (blocks > 0) {
       Sums a[kTokens];
       Sums b[kTokens];
@@ -225,14 +195,9 @@ NIBBLE_INLINE void gemv_tile(const KernelArgs& args, const std::byte* tile, cons
         digits += 64;
       }
       if constexpr (kTokens == 1) add_sums(a[0], b[0]);
-      add_unit<kTokens>(l, numbers, a, x, unit++, y0, y1);
+      add_unit<kTokens>(l, load_numbers(l, header, 0), a, x, unit++, y0, y1);
     }
   }
-}
-
-// The lanes of the first and second half of a tile that are rows of the weight.
-NIBBLE_INLINE __mmask16 rows_mask(int64_t rows) {
-  return rows >= 16 ? 0xffff : rows <= 0 ? 0 : static_cast<__mmask16>((1u << rows) - 1);
 }
 
 template <Packing kPacking, int kTokens>
@@ -276,7 +241,7 @@ NIBBLE_INLINE void few_tokens(const KernelArgs& args) {
 
 }  // namespace
 
-void matmul_s8x2_u4g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN4>(args); }
-void matmul_s8x2_u8g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN8>(args); }
+void matvec_s8x2_u4g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN4>(args); }
+void matvec_s8x2_u8g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN8>(args); }
 
 }  // namespace nibble::kernels
