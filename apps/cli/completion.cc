@@ -41,9 +41,8 @@ std::string quoted(const std::string& text, const std::string& also) {
   for (const char c : text) {
     if (c == '\'') {
       out += "'\\''";
-    } else if (also.find(c) != std::string::npos) {
-      out += std::string("\\") + c;
     } else {
+      if (also.find(c) != std::string::npos) out += '\\';
       out += c;
     }
   }

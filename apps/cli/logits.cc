@@ -80,8 +80,10 @@ Result<int> show_logits(const Arguments& arguments) {
 
   std::optional<NpyWriter> writer;
   if (!arguments.out.empty()) {
-    NIBBLE_ASSIGN(writer, NpyWriter::create(arguments.out, static_cast<int64_t>(tokens.size()),
-                                            model.vocab_size()));
+    NIBBLE_ASSIGN(
+        NpyWriter created,
+        NpyWriter::create(arguments.out, static_cast<int64_t>(tokens.size()), model.vocab_size()));
+    writer.emplace(std::move(created));
   }
   Session session(model);
   std::vector<LogitsRow> rows;

@@ -14,7 +14,10 @@ void Table::add(std::vector<std::string> cells) {
 
 std::vector<size_t> Table::widths() const {
   std::vector<size_t> widths;
-  for (const Column& column : columns_) widths.push_back(display_width(column.title));
+  // At least 2, the narrowest that markdown's "-:" allows.
+  for (const Column& column : columns_) {
+    widths.push_back(std::max<size_t>(display_width(column.title), 2));
+  }
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], display_width(row[i]));
   }
@@ -37,8 +40,12 @@ std::vector<std::string> titles(const std::vector<Column>& columns) {
 std::string csv_cell(const std::string& cell) {
   if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
   std::string quoted = "\"";
-  for (const char c : cell) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
+  for (const char c : cell) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  quoted += '"';
+  return quoted;
 }
 
 }  // namespace
@@ -71,8 +78,8 @@ std::string Table::markdown() const {
   };
   line(titles(columns_));
   for (size_t i = 0; i < columns_.size(); ++i) {
-    const std::string dashes(width[i] + 1, '-');
-    text += columns_[i].align == Align::kLeft ? "| " + dashes : "| " + dashes.substr(1) + ":";
+    const bool left = columns_[i].align == Align::kLeft;
+    text += "| " + (left ? std::string(width[i], '-') : std::string(width[i] - 1, '-') + ":") + " ";
   }
   text += "|\n";
   for (const auto& row : rows_) line(row);

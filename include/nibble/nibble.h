@@ -52,7 +52,8 @@ struct Options {
   bool mmap = true;
   int threads = 0;                        // 0: the physical cores this process may use
   int64_t ctx = 0;                        // tokens; 0: the model's own, cut to what fits
-  int tp = 1;
+  int tp = 1;                             // ranks that each layer is cut for
+  int ep = 1;                             // ranks that experts are spread over
   bool strict = false;                    // warnings become errors
   bool enforce_eager = false;
 };

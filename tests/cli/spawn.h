@@ -1,0 +1,27 @@
+// Runs a program as a shell would and keeps what it said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nibble::cli {
+
+struct Spawn {
+  std::vector<std::string> arguments;         // the program first
+  std::string input = {};                     // its stdin
+  std::vector<std::string> environment = {};  // "KEY=value", added to this process's own
+  bool close_stdout_early = false;            // stop reading after the first byte
+  bool interrupt_early = false;               // Ctrl-C after the first byte of stdout
+};
+
+struct Ran {
+  int exit_code = -1;  // -1: ended by a signal
+  int signal = 0;
+  std::string out, err;
+  double seconds = 0;
+};
+
+// Kills the program after `limit` seconds.
+Ran run(const Spawn& spawn, double limit = 60);
+
+}  // namespace nibble::cli
