@@ -215,7 +215,7 @@ class NIBBLE_API Model {
   std::vector<std::string> load_notes() const;
 
   struct Impl;
-  Impl& impl() const { return *impl_; }
+  const std::shared_ptr<Impl>& shared() const { return impl_; }  // for the library itself
 
  private:
   explicit Model(std::shared_ptr<Impl> impl);

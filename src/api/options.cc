@@ -79,7 +79,7 @@ Result<void> refuse_what_is_not_there(const Options& options) {
 
 Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   using kernels::ActivationChoice;
-  using kernels::KvDType;
+  using kernels::KvType;
   using kernels::Precision;
   ParsedOptions out;
   NIBBLE_TRY(check_device(options.device));
@@ -114,10 +114,10 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                             options.kv_cache_dtype));
   }
   const bool exact = out.plan.policy.precision == Precision::kExact;
-  out.kv_dtype = kv == 1                ? KvDType::kF32
-                 : kv == 2              ? KvDType::kBF16
-                 : kv == 3 || !exact    ? KvDType::kF16
-                                        : KvDType::kF32;
+  out.kv_type = kv == 1                ? KvType::kF32
+                 : kv == 2              ? KvType::kBf16
+                 : kv == 3 || !exact    ? KvType::kF16
+                                        : KvType::kF32;
   out.plan.quantization = options.quantization;
   out.plan.overrides = options.overrides;
   if (options.threads < 0 || options.threads > 1024) {

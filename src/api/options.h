@@ -12,7 +12,7 @@ namespace nibble::api {
 
 struct ParsedOptions {
   load::PlanOptions plan;
-  kernels::KvDType kv_dtype;
+  kernels::KvType kv_type;
   int threads = 1;
   bool dummy = false;
   bool prefetch = false;

@@ -8,6 +8,7 @@
 namespace nibble::base {
 namespace {
 
+constexpr size_t kLongPath = 120;
 constexpr size_t kShown = 40;  // characters of a value quoted in a message
 
 // Builds a Json from nlohmann's SAX events, with the checks that its DOM does not make.
@@ -162,11 +163,20 @@ const std::string& Json::where() const {
 }
 
 void Json::set_where(std::string where) {
-  where_ = std::make_shared<const std::string>(std::move(where));
-  // Objects below get their own path, so that a message deep inside still says where it stands.
+  set_shared_where(std::make_shared<const std::string>(std::move(where)));
+}
+
+// Objects below get their own path, so that a message deep inside still says where it stands. A path
+// stops growing at some length: else a file of long keys above many objects takes their product.
+void Json::set_shared_where(std::shared_ptr<const std::string> where) {
+  where_ = std::move(where);
   if (!is_object()) return;
   for (auto& [key, value] : **std::get_if<6>(&value_)) {
-    if (value.is_object()) value.set_where(fmt::format("{}: {}", *where_, key));
+    if (!value.is_object()) continue;
+    value.set_shared_where(where_->size() > kLongPath
+                               ? where_
+                               : std::make_shared<const std::string>(fmt::format(
+                                     "{}: {}", *where_, std::string_view(key).substr(0, kShown))));
   }
 }
 
@@ -240,6 +250,11 @@ Result<Json> parse_json(std::string_view text, std::string_view where, const Jso
   if (text.size() > limits.max_bytes) {
     return fail(ErrorCode::kCorrupt, fmt::format("{}: {} bytes of JSON, more than the {} allowed",
                                                  where, text.size(), limits.max_bytes));
+  }
+  // The parser underneath would take it for the end, and what follows would never be looked at.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: not valid JSON at byte {}: a zero byte", where, zero + 1));
   }
   Builder builder(where, limits);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);

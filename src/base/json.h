@@ -83,6 +83,7 @@ class Json {
   std::string describe() const;
 
  private:
+  void set_shared_where(std::shared_ptr<const std::string> where);
   Result<const Json*> member(std::string_view key) const;
   Failure wrong_type(std::string_view key, const char* expected, const Json& found) const;
 

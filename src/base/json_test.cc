@@ -40,6 +40,16 @@ TEST(json, invalid_utf8_and_trailing_text_are_refused) {
   EXPECT_FALSE(parse_json("\"\xff\"", "t.json"));
   EXPECT_FALSE(parse_json("{} x", "t.json"));
   EXPECT_FALSE(parse_json("", "t.json"));
+  EXPECT_FALSE(parse_json(std::string_view("{}\0", 3), "t.json"));
+  EXPECT_FALSE(parse_json(std::string_view("{}\0x", 4), "t.json"));
+}
+
+TEST(json, a_long_key_above_many_objects_does_not_multiply) {
+  std::string text = "{\"" + std::string(1 << 20, 'k') + "\": {";
+  for (int i = 0; i < 10'000; ++i) text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":{}";
+  auto json = parse_json(text + "}}", "c.json");  // 10 GB if each object kept its whole path
+  ASSERT_TRUE(json) << json.error().message;
+  EXPECT_LT(json->as_object()[0].second.find("7")->where().size(), 200u);
 }
 
 TEST(json, changing_a_copy_leaves_the_original) {

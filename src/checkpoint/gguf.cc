@@ -291,11 +291,15 @@ class GgufReader {
       return stop("{}: shape {} has more than 2^63 elements", subject(),
                   tensor::to_string(info.shape));
     }
+    const int block = tensor::info(info.dtype).block_elements;
+    if (!info.shape.empty() ? info.shape.back() % block != 0 : block != 1) {
+      return stop("{}: shape {} of {} does not divide into blocks of {} along its last dimension",
+                  subject(), tensor::to_string(info.shape), tensor::name(info.dtype), block);
+    }
     const std::optional<uint64_t> bytes = tensor::byte_count(info.dtype, info.shape);
     if (!bytes) {
-      return stop("{}: shape {} of {} does not divide into blocks of {} along its last dimension",
-                  subject(), tensor::to_string(info.shape), tensor::name(info.dtype),
-                  tensor::info(info.dtype).block_elements);
+      return stop("{}: shape {} of {} takes more than 2^63 bytes", subject(),
+                  tensor::to_string(info.shape), tensor::name(info.dtype));
     }
     info.bytes = *bytes;
     if (info.offset % alignment_ != 0) {

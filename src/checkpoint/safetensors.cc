@@ -37,19 +37,6 @@ constexpr DTypeName kDTypes[] = {
     {"F6_E2M3", DType::kE2M3}, {"F6_E3M2", DType::kE3M2},
 };
 
-// The bytes of `shape`; nothing on overflow or when they are no whole number (the sub-byte types
-// are packed across rows, so only the total counts).
-std::optional<uint64_t> packed_bytes(DType dtype, const tensor::Shape& shape) {
-  const tensor::DTypeInfo& type = tensor::info(dtype);
-  const std::optional<int64_t> count = tensor::element_count(shape);
-  int64_t bytes;
-  if (!count || *count % type.block_elements != 0 ||
-      __builtin_mul_overflow(*count / type.block_elements, type.block_bytes, &bytes)) {
-    return std::nullopt;
-  }
-  return static_cast<uint64_t>(bytes);
-}
-
 // Reads the header from nlohmann's SAX events. Anything that has no place in it stops the parse.
 class HeaderReader {
  public:
@@ -309,6 +296,17 @@ Result<void> check_ranges(SafetensorsHeader& header, uint64_t data_bytes, std::s
 
 }  // namespace
 
+std::optional<uint64_t> packed_bytes(DType dtype, const tensor::Shape& shape) {
+  const tensor::DTypeInfo& type = tensor::info(dtype);
+  const std::optional<int64_t> count = tensor::element_count(shape);
+  int64_t bytes;
+  if (!count || *count % type.block_elements != 0 ||
+      __builtin_mul_overflow(*count / type.block_elements, type.block_bytes, &bytes)) {
+    return std::nullopt;
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
 std::optional<DType> dtype_from_safetensors(std::string_view name) {
   for (const DTypeName& entry : kDTypes) {
     if (entry.name == name) return entry.dtype;
@@ -368,6 +366,12 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> he
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: the header must begin with \"{{\", found \"{}\"", where,
                             shown(text.substr(0, 1))));
+  }
+  // The parser would take it for the end, and what follows would never be looked at.
+  if (const size_t zero = text.find('\0'); zero != text.npos) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: the header has a zero byte at its byte {}; JSON has none", where,
+                            zero + 1));
   }
   SafetensorsHeader header;
   HeaderReader reader(where, header);

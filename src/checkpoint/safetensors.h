@@ -47,4 +47,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> he
 std::optional<tensor::DType> dtype_from_safetensors(std::string_view name);
 std::string_view safetensors_name(tensor::DType dtype);  // "" when there is none
 
+// The bytes of `shape`; nothing on overflow or when they are no whole number. (The sub-byte types
+// are packed across rows, so only the total counts.)
+std::optional<uint64_t> packed_bytes(tensor::DType dtype, const tensor::Shape& shape);
+
 }  // namespace nibble::checkpoint

@@ -165,7 +165,7 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
   }
   if (plan.rope_factors != nullptr) {
     NIBBLE_ASSIGN(std::vector<float> factors, read_floats(checkpoint, *plan.rope_factors));
-    decoder.spec.rope.freq_factors.assign(factors.begin(), factors.end());
+    decoder.spec.rope.divisors.assign(factors.begin(), factors.end());
   }
   return decoder;
 }

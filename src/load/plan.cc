@@ -104,14 +104,21 @@ class Planner {
     }
     plan_.config.set_where(where);
     NIBBLE_ASSIGN(plan_.spec, models::declare_model(plan_.config));
-    if (checkpoint_.gguf() != nullptr) plan_.spec.names = gguf_part_names();
+    if (checkpoint_.gguf() != nullptr) {
+      plan_.spec.names = gguf_part_names();
+      // llama.cpp stores the rows of q and k so that neighbours turn together.
+      plan_.spec.rope.order = kernels::PairOrder::kNeighbours;
+    }
     return {};
   }
 
   Result<void> find_scheme() {
     NIBBLE_ASSIGN(source_, quant::find_quantization(
                                &plan_.config, checkpoint_.hf_quant_config(),
-                               checkpoint_.quantize_config(), checkpoint_.quantize_config_name()));
+                               checkpoint_.quantize_config(),
+                               checkpoint_.quantize_config() == nullptr
+                                   ? std::string_view()
+                                   : std::string_view(checkpoint_.quantize_config()->where())));
     quant::CheckpointFacts facts;
     facts.gguf = checkpoint_.gguf() != nullptr;
     facts.config = &plan_.config;

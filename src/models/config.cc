@@ -26,13 +26,13 @@ Result<int64_t> get_size_or(const Json& config, std::string_view key, int64_t fa
   return config.find_set(key) == nullptr ? Result<int64_t>(fallback) : get_size(config, key);
 }
 
-Result<float> get_positive(const Json& config, std::string_view key, double fallback) {
+Result<double> get_positive(const Json& config, std::string_view key, double fallback) {
   NIBBLE_ASSIGN(double v, config.get_double_or(key, fallback));
   if (!(v > 0) || !std::isfinite(v)) {
     return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected a positive number, found {}",
                                                  config.where(), key, v));
   }
-  return static_cast<float>(v);
+  return v;
 }
 
 Result<std::vector<double>> get_numbers(const Json& config, std::string_view key, int64_t count) {
@@ -65,9 +65,10 @@ Result<kernels::RopeType> rope_type(const Json& scaling) {
   if (type == "yarn") return kernels::RopeType::kYarn;
   if (type == "llama3") return kernels::RopeType::kLlama3;
   if (type == "longrope" || type == "su") return kernels::RopeType::kLongRope;
+  if (type == "proportional") return kernels::RopeType::kProportional;
   return fail(ErrorCode::kUnsupported,
               fmt::format("{}: rope_type: \"{}\" is not known; expected default, linear, dynamic, "
-                          "yarn, llama3 or longrope",
+                          "yarn, llama3, longrope or proportional",
                           scaling.where(), type));
 }
 
@@ -97,21 +98,24 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
                 fmt::format("{}: partial_rotary_factor: expected a number in (0, 1], found {}",
                             with_partial.where(), partial));
   }
-  rope.head_dim = spec.head_dim;
-  rope.rotary_dim = static_cast<int64_t>(static_cast<double>(spec.head_dim) * partial) / 2 * 2;
-  rope.max_position_embeddings = spec.max_positions;
+  rope.head_dim = static_cast<int>(spec.head_dim);
+  rope.rotary_dim = static_cast<int>(static_cast<double>(spec.head_dim) * partial) / 2 * 2;
+  rope.max_positions = spec.max_positions;
   if (scaling == nullptr) return {};
 
   NIBBLE_ASSIGN(rope.type, rope_type(*scaling));
   if (rope.type == kernels::RopeType::kDefault) return {};
-  if (rope.type != kernels::RopeType::kLongRope || scaling->find_set("factor") != nullptr) {
+  rope.factor = 0;  // yarn and longrope compute it when it is not given
+  const bool optional =
+      rope.type == kernels::RopeType::kYarn || rope.type == kernels::RopeType::kLongRope;
+  if (!optional || scaling->find_set("factor") != nullptr) {
     NIBBLE_ASSIGN(rope.factor, get_positive(*scaling, "factor", 0));
   }
   // Phi-3 keeps original_max_position_embeddings at the top level.
   const Json& with_original =
       scaling->find_set("original_max_position_embeddings") != nullptr ? *scaling : config;
   NIBBLE_ASSIGN(
-      rope.original_max_position_embeddings,
+      rope.original_max_positions,
       get_size_or(with_original, "original_max_position_embeddings", spec.max_positions));
   if (rope.type == kernels::RopeType::kLlama3) {
     NIBBLE_ASSIGN(rope.low_freq_factor, get_positive(*scaling, "low_freq_factor", 1));
@@ -139,16 +143,16 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
   return {};
 }
 
-Result<kernels::ActivationKind> read_activation(const Json& config) {
+Result<kernels::Activation> read_activation(const Json& config) {
   NIBBLE_ASSIGN(std::string act, config.get_string_or("hidden_act", "silu"));
-  if (act == "silu" || act == "swish") return kernels::ActivationKind::kSilu;
-  if (act == "gelu") return kernels::ActivationKind::kGelu;
+  if (act == "silu" || act == "swish") return kernels::Activation::kSilu;
+  if (act == "gelu") return kernels::Activation::kGelu;
   if (act == "gelu_new" || act == "gelu_pytorch_tanh" || act == "gelu_fast") {
-    return kernels::ActivationKind::kGeluTanh;
+    return kernels::Activation::kGeluTanh;
   }
-  if (act == "quick_gelu") return kernels::ActivationKind::kQuickGelu;
-  if (act == "relu") return kernels::ActivationKind::kRelu;
-  if (act == "relu2") return kernels::ActivationKind::kReluSquared;
+  if (act == "quick_gelu") return kernels::Activation::kQuickGelu;
+  if (act == "relu") return kernels::Activation::kRelu;
+  if (act == "relu2") return kernels::Activation::kRelu2;
   return fail(ErrorCode::kUnsupported,
               fmt::format("{}: hidden_act: \"{}\" is not known; expected silu, gelu, gelu_new, "
                           "gelu_pytorch_tanh, quick_gelu, relu or relu2",
@@ -189,7 +193,8 @@ Result<DecoderSpec> read_common(const Json& config) {
   NIBBLE_ASSIGN(spec.ffn, get_size(config, "intermediate_size"));
   NIBBLE_ASSIGN(spec.vocab, get_size(config, "vocab_size"));
   NIBBLE_ASSIGN(spec.max_positions, get_size_or(config, "max_position_embeddings", 2048));
-  NIBBLE_ASSIGN(spec.norm_eps, get_positive(config, "rms_norm_eps", 1e-6));
+  NIBBLE_ASSIGN(const double norm_eps, get_positive(config, "rms_norm_eps", 1e-6));
+  spec.norm_eps = static_cast<float>(norm_eps);
   NIBBLE_ASSIGN(spec.activation, read_activation(config));
   NIBBLE_ASSIGN(spec.tied_embeddings, config.get_bool_or("tie_word_embeddings", false));
   NIBBLE_TRY(read_rope(config, spec));

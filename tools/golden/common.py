@@ -51,7 +51,7 @@ def write_expected_weights(folder, weights, full):
     """
     weights = {k: np.ascontiguousarray(v, dtype=np.float32) for k, v in weights.items()}
     lines = [
-        f' {json.dumps(k)}: {json.dumps({"shape": list(v.shape), "crc32": crc32(v)})}'
+        f" {json.dumps(k)}: {json.dumps({'shape': list(v.shape), 'crc32': crc32(v)})}"
         for k, v in sorted(weights.items())
     ]
     (folder / "weights_crc32.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -2,8 +2,8 @@
 
 One tensor of shape (4, 512) per ggml type. Types that the gguf package can quantize hold quantized
 Gaussian rows; the others hold random blocks whose scale fields are set to finite values, among them
-zero, negative and subnormal ones. Expected values are gguf.quants.dequantize of the stored bytes, but
-for Q8_K, which that package cannot read: there the format's formula d * q is applied.
+zero, negative and subnormal ones. Expected values are gguf.quants.dequantize of the stored bytes,
+but for Q8_K, which that package cannot read: there the format's formula d * q is applied.
 """
 
 import gguf
@@ -17,9 +17,19 @@ ROWS, COLUMNS = 4, 512
 QUANTIZED = [T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.TQ1_0, T.TQ2_0, T.MXFP4]
 # Byte offsets of the float16 fields in a block of each type that is filled at random.
 F16_FIELDS = {
-    T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
-    T.IQ2_XXS: [0], T.IQ2_XS: [0], T.IQ2_S: [0], T.IQ3_XXS: [0], T.IQ3_S: [0], T.IQ1_S: [0],
-    T.IQ4_NL: [0], T.IQ4_XS: [0],
+    T.Q2_K: [80, 82],
+    T.Q3_K: [108],
+    T.Q4_K: [0, 2],
+    T.Q5_K: [0, 2],
+    T.Q6_K: [208],
+    T.IQ2_XXS: [0],
+    T.IQ2_XS: [0],
+    T.IQ2_S: [0],
+    T.IQ3_XXS: [0],
+    T.IQ3_S: [0],
+    T.IQ1_S: [0],
+    T.IQ4_NL: [0],
+    T.IQ4_XS: [0],
 }
 # The second set of these types: random blocks also for those that have a quantizer.
 RANDOM_TOO = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.TQ1_0: [52]}
@@ -42,9 +52,9 @@ def gaussian_rows(rng):
     return rows
 
 
-def random_blocks(rng, qtype, f16_fields):
+def random_blocks(rng, qtype, f16_fields, count=None):
     block, size = gguf.GGML_QUANT_SIZES[qtype]
-    count = ROWS * COLUMNS // block
+    count = count or ROWS * COLUMNS // block
     data = rng.integers(0, 256, (count, size), dtype=np.uint8)
     for offset in f16_fields:
         data[:, offset : offset + 2] = random_scales(rng, count).view(np.uint8).reshape(count, 2)
@@ -58,17 +68,22 @@ def q8_k(rng):
     d[0] = 0
     q = rng.integers(-127, 128, (count, 256)).astype(np.int8)
     sums = q.reshape(count, 16, 16).sum(-1).astype("<i2")
-    parts = [d.view(np.uint8).reshape(count, 4), q.view(np.uint8), sums.view(np.uint8).reshape(count, 32)]
+    parts = [
+        d.view(np.uint8).reshape(count, 4),
+        q.view(np.uint8),
+        sums.view(np.uint8).reshape(count, 32),
+    ]
     return np.concatenate(parts, 1), d[:, None] * q.astype(np.float32)
 
 
-def iq1_m(rng):
+def iq1_m(rng, count=None, scales=None, data=None):
     """The float16 scale of IQ1_M is spread over the high nibbles of its four uint16 scale words."""
-    data = random_blocks(rng, T.IQ1_M, [])
-    scale = random_scales(rng, len(data)).view(np.uint16)
+    data = random_blocks(rng, T.IQ1_M, [], count) if data is None else data
+    scales = random_scales(rng, len(data)) if scales is None else scales.astype(np.float16)
+    bits = scales.view(np.uint16)
     words = data[:, 48:56].copy().view("<u2")
     for i in range(4):
-        words[:, i] = (words[:, i] & 0x0FFF) | (((scale >> (4 * i)) & 15) << 12)
+        words[:, i] = (words[:, i] & 0x0FFF) | (((bits >> (4 * i)) & 15) << 12)
     data[:, 48:56] = words.view(np.uint8)
     return data
 
@@ -97,7 +112,9 @@ def blocks_and_values():
     for name, qtype in (("f16", T.F16), ("bf16", T.BF16)):
         data = gguf.quants.quantize(plain, qtype)
         yield name, qtype, data, gguf.quants.dequantize(data, qtype)
-    made = {f"{t.name.lower()}": (t, gguf.quants.quantize(gaussian_rows(rng), t)) for t in QUANTIZED}
+    made = {
+        f"{t.name.lower()}": (t, gguf.quants.quantize(gaussian_rows(rng), t)) for t in QUANTIZED
+    }
     for qtype, fields in F16_FIELDS.items():
         made[qtype.name.lower()] = (qtype, random_blocks(rng, qtype, fields))
     for qtype, fields in RANDOM_TOO.items():
@@ -133,7 +150,9 @@ def main():
     write_made_by(folder / "all_types.made_by.json", __file__, ["gguf", "numpy"], notes)
     reader = gguf.GGUFReader(folder / "all_types.gguf")
     for tensor in reader.tensors:
-        print(f"{tensor.name:16} {tensor.tensor_type.name:8} {tuple(tensor.shape)} {tensor.n_bytes}")
+        print(
+            f"{tensor.name:16} {tensor.tensor_type.name:8} {tuple(tensor.shape)} {tensor.n_bytes}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
 """Writes tests/golden/awq/: tiny Llamas whose linears autoawq 0.2.9's WQLinear_GEMM packed.
 
-autoawq no longer imports whole beside a current transformers, so its two modules are imported without
-the package's own __init__. Scales and zero points are round-to-nearest by the tool's formula
-(pseudo_quantize_tensor), without its search for smoothing scales, which the format does not show.
-Expected weights are the tool's dequantize_gemm with scales widened to float32. Group -1, where both
-functions of the tool fail, is packed and read as one group of all inputs.
+autoawq no longer imports whole beside a current transformers, so its two modules are imported
+without the package's own __init__. Scales and zero points are round-to-nearest by the tool's
+formula (pseudo_quantize_tensor), without its search for smoothing scales, which the format does not
+show. Expected weights are the tool's dequantize_gemm with scales widened to float32. Group -1,
+where both functions of the tool fail, is packed and read as one group of all inputs.
 """
 
 import importlib.util
-import json
 import pathlib
 import sys
 import types
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
@@ -39,7 +37,7 @@ WQLinear_GEMM, dequantize_gemm = import_autoawq()
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
-RAGGED = dict(ONE, hidden_size=192, intermediate_size=320, num_attention_heads=6)
+RAGGED = dict(ONE, hidden_size=192, intermediate_size=192, num_attention_heads=6)
 K_PROJ = "model.layers.0.self_attn.k_proj"
 SKIPPED = ["self_attn.o_proj", "layers.1.mlp"]
 
@@ -79,7 +77,11 @@ def pack(linear, group_size, zero_point=True):
     linear.weight.data = weight
     size = linear.in_features if group_size == -1 else group_size
     packed = WQLinear_GEMM.from_linear(
-        linear, w_bit=4, group_size=size, scales=scales.t().contiguous(), zeros=zeros.t().contiguous()
+        linear,
+        w_bit=4,
+        group_size=size,
+        scales=scales.t().contiguous(),
+        zeros=zeros.t().contiguous(),
     )
     return packed, weight
 
@@ -87,14 +89,22 @@ def pack(linear, group_size, zero_point=True):
 def dequantize(module):
     """float32 (N, K)"""
     scales = module.scales.float()
-    return dequantize_gemm(module.qweight, module.qzeros, scales, 4, module.group_size).t().contiguous()
+    return (
+        dequantize_gemm(module.qweight, module.qzeros, scales, 4, module.group_size)
+        .t()
+        .contiguous()
+    )
 
 
 def pack_model(model, group_size, zero_point=True, skip=()):
     """Replaces the linears of the decoder layers in place; returns {module: float32 weight}."""
     weights = {}
     for name, module in list(model.named_modules()):
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head" or any(s in name for s in skip):
+        if (
+            not isinstance(module, torch.nn.Linear)
+            or name == "lm_head"
+            or any(s in name for s in skip)
+        ):
             continue
         packed, on_grid = pack(module, group_size, zero_point)
         weights[name] = dequantize(packed)
@@ -109,12 +119,18 @@ def save_shards(tensors, folder, count):
     where = {}
     for i in range(count):
         file = f"model-{i + 1:05}-of-{count:05}.safetensors" if count > 1 else "model.safetensors"
-        part = {k: tensors[k].contiguous() for k in names[i * len(names) // count : (i + 1) * len(names) // count]}
+        part = {
+            k: tensors[k].contiguous()
+            for k in names[i * len(names) // count : (i + 1) * len(names) // count]
+        }
         save_file(part, folder / file, {"format": "pt"})
         where.update({k: file for k in part})
     if count > 1:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
-        write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": where})
+        write_json(
+            folder / "model.safetensors.index.json",
+            {"metadata": {"total_size": size}, "weight_map": where},
+        )
 
 
 def write_config(folder, config, group_size, zero_point, skip, old):
@@ -162,7 +178,9 @@ def make(name):
     write_logits(expected, tokens=tokens, logits=answer)
     notes = "Packed by autoawq's WQLinear_GEMM; config.json with the keys of transformers 4."
     if group_size == -1:
-        notes += " Group -1 packed and read as one group of all inputs: the tool itself fails on -1."
+        notes += (
+            " Group -1 packed and read as one group of all inputs: the tool itself fails on -1."
+        )
     if not zero_point:
         notes += " zero_point false: every stored zero is 8."
     write_made_by(expected / "made_by.json", __file__, ["autoawq", "torch", "transformers"], notes)

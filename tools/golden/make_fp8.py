@@ -1,13 +1,15 @@
-"""Writes tests/golden/fp8/: tiny Llamas with quant_method fp8, per tensor, per channel and in blocks.
+"""Writes tests/golden/fp8/: tiny Llamas with quant_method fp8, per tensor, per channel and in
+blocks.
 
-Whole 128x128 blocks are quantized by transformers' own operation (integrations.finegrained_fp8), which
-its model loader refuses to run without a GPU but which itself needs none. That operation passes over
-weights that do not divide into blocks, so those are padded with zeros to whole blocks, quantized and
-cropped: the format's meaning is blocks of 128 with a short last one. Per-tensor and per-channel folders
-follow the layout AutoFP8 wrote and vLLM reads: scale = amax / 448, code = round(weight / scale).
+Whole 128x128 blocks are quantized by transformers' own operation (integrations.finegrained_fp8),
+which its model loader refuses to run without a GPU but which itself needs none. That operation
+passes over weights that do not divide into blocks, so those are padded with zeros to whole blocks,
+quantized and cropped: the format's meaning is blocks of 128 with a short last one. Per-tensor and
+per-channel folders follow the layout AutoFP8 wrote and vLLM reads: scale = amax / 448, code =
+round(weight / scale).
 
-Expected weights are the float32 product of code and scale. Expected logits come twice: 'logits' with
-activations quantized as the checkpoint says, 'logits_float' with activations left in float32.
+Expected weights are the float32 product of code and scale. Expected logits come twice: 'logits'
+with activations quantized as the checkpoint says, 'logits_float' with activations left in float32.
 """
 
 import copy
@@ -36,32 +38,42 @@ K_PROJ = "model.layers.0.self_attn.k_proj"
 # name: (configuration changes, granularity, activation scheme, options)
 CASES = {
     "block": (ONE, "block", "dynamic", {}),
-    "block_ragged": (RAGGED, "block", "dynamic", {"full": [K_PROJ, "model.layers.0.mlp.down_proj"]}),
+    "block_ragged": (RAGGED, "block", "dynamic", {}),
     "block_ue8m0": (SQUARE, "block", "dynamic", {"scale_fmt": "ue8m0"}),
     "block_not_converted": (
         dict(SQUARE, tie_word_embeddings=False),
         "block",
         "dynamic",
-        {"skip": ["model.layers.0.self_attn.o_proj", "model.layers.0.mlp.up_proj", "lm_head"],
-         "skip_key": "modules_to_not_convert", "scale_dtype": BF16},
+        {
+            "skip": ["model.layers.0.self_attn.o_proj", "model.layers.0.mlp.up_proj", "lm_head"],
+            "skip_key": "modules_to_not_convert",
+            "scale_dtype": BF16,
+        },
     ),
     "tensor_static": (dict(SMALL, num_hidden_layers=2), "tensor", "static", {"v4": True}),
     "tensor_dynamic": (SMALL, "tensor", "dynamic", {"v4": True, "scale_shape": [1]}),
     "tensor_biases": (
-        dict(SMALL, attention_bias=True, mlp_bias=True), "tensor", "static", {"scale_shape": [1]},
+        dict(SMALL, attention_bias=True, mlp_bias=True),
+        "tensor",
+        "static",
+        {"scale_shape": [1]},
     ),
     "tensor_ignored": (
         dict(SMALL, tie_word_embeddings=False),
         "tensor",
         "dynamic",
-        {"v4": True, "skip": ["model.layers.0.mlp.down_proj", "lm_head"], "skip_key": "ignored_layers"},
+        {
+            "v4": True,
+            "skip": ["model.layers.0.mlp.down_proj", "lm_head"],
+            "skip_key": "ignored_layers",
+        },
     ),
     "tensor_kv_scales": (SMALL, "tensor", "static", {"v4": True, "kv": ["k_scale", "v_scale"]}),
     "tensor_kv_scale_old": (SMALL, "tensor", "static", {"v4": True, "kv": ["kv_scale"]}),
     "tensor_e5m2": (SMALL, "tensor", "dynamic", {"v4": True, "dtype": E5M2}),
     "channel_dynamic": (SMALL, "channel", "dynamic", {"v4": True}),
     "channel_1d_bf16_scales": (SMALL, "channel", "dynamic", {"scale_dtype": BF16, "flat": True}),
-}  # fmt: skip
+}
 
 
 def to_float8(x, dtype=E4M3):
@@ -71,11 +83,13 @@ def to_float8(x, dtype=E4M3):
 
 
 def quantize_blocks(weight, scale_fmt="float"):
-    """transformers' operation on whole blocks -> codes (N, K), scales (ceil(N/128), ceil(K/128))."""
+    """transformers' operation, whole blocks -> codes (N, K), scales (ceil(N/128), ceil(K/128))."""
     rows, columns = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -columns % BLOCK, 0, -rows % BLOCK))
     config = FineGrainedFP8Config(weight_block_size=(BLOCK, BLOCK), scale_fmt=scale_fmt)
-    made = Fp8Quantize(types.SimpleNamespace(quantization_config=config)).convert({"w.weight": padded})
+    made = Fp8Quantize(types.SimpleNamespace(quantization_config=config)).convert(
+        {"w.weight": padded}
+    )
     return made["w.weight"][:rows, :columns].contiguous(), made["w.weight_scale_inv"]
 
 
@@ -98,7 +112,7 @@ def dequantize(code, scale):
 
 
 def fake_quantize(x, granularity, input_scale=None):
-    """Activations as the runtimes quantize them; scales per tensor (static), token, or 128 columns."""
+    """Activations as the runtimes quantize them, per tensor (static), token, or 128 columns."""
     if input_scale is not None:
         scale = torch.full((), float(input_scale), dtype=x.dtype)
     elif granularity == "block":
@@ -123,7 +137,9 @@ def input_scales(model, config, names):
 
     hooks = [model.get_submodule(n).register_forward_pre_hook(watch(n)) for n in names]
     for seed in range(4):
-        logits(model, torch.from_numpy(np.random.default_rng(seed).integers(3, config.vocab_size, 64)))
+        logits(
+            model, torch.from_numpy(np.random.default_rng(seed).integers(3, config.vocab_size, 64))
+        )
     for hook in hooks:
         hook.remove()
     return {n: torch.tensor(seen[n] / 448) for n in names}
@@ -132,7 +148,9 @@ def input_scales(model, config, names):
 def quantize_model(model, config, granularity, scheme, options):
     """Returns (tensors to save, {module: float32 weight}, {module: input scale or None})."""
     skip = options.get("skip", ["lm_head"])
-    names = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n not in skip]
+    names = [
+        n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n not in skip
+    ]
     names = [n for n in names if n != "lm_head"]
     tensors = {k: v.to(BF16) for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
@@ -147,7 +165,10 @@ def quantize_model(model, config, granularity, scheme, options):
             tensors[f"{name}.weight_scale_inv"] = scale
         else:
             code, scale = quantize_weight(
-                weight, granularity, options.get("dtype", E4M3), options.get("scale_dtype", torch.float32)
+                weight,
+                granularity,
+                options.get("dtype", E4M3),
+                options.get("scale_dtype", torch.float32),
             )
             scale = scale.flatten() if options.get("flat") else scale
             tensors[f"{name}.weight_scale"] = scale.reshape(options.get("scale_shape", scale.shape))
@@ -189,9 +210,9 @@ def with_activations(model, names, granularity, static):
 def stable_logits(model):
     """Tokens and float32 logits that small arithmetic differences do not move.
 
-    An activation close to the middle of two e4m3 values can fall to either side, which moves logits by
-    far more than float32 arithmetic does. Tokens are drawn until float64 runs, also with the embedding
-    scaled by 1 +- 1e-6, agree with the float32 run.
+    An activation close to the middle of two e4m3 values can fall to either side, which moves logits
+    by far more than float32 arithmetic does. Tokens are drawn until float64 runs, also with the
+    embedding scaled by 1 +- 1e-6, agree with the float32 run.
     """
     double = copy.deepcopy(model).double()
     embedding = double.model.embed_tokens.weight.data.clone()
@@ -215,7 +236,11 @@ def make(name):
     if name == "block":  # one block of zeros
         model.model.layers[0].mlp.gate_proj.weight.data[128:256] = 0
     tensors, weights, static = quantize_model(model, config, granularity, scheme, options)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {k: v.contiguous() for k, v in tensors.items()},
+        folder / "model.safetensors",
+        {"format": "pt"},
+    )
     config.quantization_config = quantization_config(granularity, scheme, options)
     config.save_pretrained(folder)
     save_tokenizer(folder)

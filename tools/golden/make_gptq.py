@@ -1,10 +1,11 @@
 """Writes tests/golden/gptq/: tiny Llamas quantized and saved by gptqmodel on a CPU.
 
-Expected weights are gptqmodel's own dequantization of the saved folder, its scales widened to float32
-first, so that each weight is the exact float32 product of (code - zero) and scale. A second decoder,
-written here from the format's description, must agree bit for bit.
+Expected weights are gptqmodel's own dequantization of the saved folder, its scales widened to
+float32 first, so that each weight is the exact float32 product of (code - zero) and scale. A second
+decoder, written here from the format's description, must agree bit for bit.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,8 +29,8 @@ from tiny import tiny_model, tiny_tokens, write_logits
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
-# 192 and 320 are not multiples of 128; group -1 is one group over all inputs.
-RAGGED = dict(ONE, hidden_size=192, intermediate_size=320, num_attention_heads=6)
+# 192 is not a multiple of 128; group -1 is one group over all inputs.
+RAGGED = dict(ONE, hidden_size=192, intermediate_size=192, num_attention_heads=6)
 BASIC = dict(bits=4, group_size=32, sym=True, desc_act=False, offload_to_disk=False)
 CHANNEL = dict(group_size=-1, act_group_aware=False)  # the tool asks for the second with the first
 MIXED = {
@@ -64,7 +65,11 @@ CASES = {
     "b3_g32_act": (SMALL, dict(bits=3, desc_act=True), {}),
     "b8_g32_act": (SMALL, dict(bits=8, desc_act=True), {}),
     "dynamic": (dict(SMALL, num_hidden_layers=2), dict(dynamic=MIXED), {}),
-    "lm_head": (dict(SMALL, tie_word_embeddings=False), dict(lm_head=True), {"full": [K_PROJ, "lm_head"]}),
+    "lm_head": (
+        dict(SMALL, tie_word_embeddings=False),
+        dict(lm_head=True),
+        {"full": [K_PROJ, "lm_head"]},
+    ),
     "sharded": (SMALL, dict(), {"shard": "30KB"}),
     "mistral": (dict(SMALL, sliding_window=8), dict(), {"mistral": True, "v4": True}),
 }
@@ -108,12 +113,18 @@ def decode(tensors, module, bits, group_size, zeros_are_v2):
 
 def tools_weights(folder):
     """gptqmodel's dequantization of every quantized module of a saved folder, scales in float32."""
-    model = GPTQModel.load(str(folder), backend=BACKEND.GPTQ_TORCH, device="cpu", dtype=torch.float16)
+    model = GPTQModel.load(
+        str(folder), backend=BACKEND.GPTQ_TORCH, device="cpu", dtype=torch.float16
+    )
     found = {}
     for name, module in model.model.named_modules():
         if hasattr(module, "qweight"):
             module.scales = module.scales.float()
-            found[name] = (module.dequantize_weight().T.float().numpy(), module.bits, module.group_size)
+            found[name] = (
+                module.dequantize_weight().T.float().numpy(),
+                module.bits,
+                module.group_size,
+            )
     return found
 
 
@@ -125,7 +136,8 @@ def quantize(folder, config, quantization, options, seed):
         for module in model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight.data[::11].abs_()
-    with tempfile.TemporaryDirectory() as source:
+    # The tool leaves a folder of logs where it runs.
+    with tempfile.TemporaryDirectory() as source, contextlib.chdir(source):
         model.to(dtype).save_pretrained(source)
         save_tokenizer(source)
         model = GPTQModel.load(source, QuantizeConfig(**quantization), dtype=dtype)
@@ -148,7 +160,11 @@ def finish(folder, name, full, notes):
         own = decode(tensors, module, bits, group_size, v2)
         np.testing.assert_array_equal(own, weight, err_msg=f"{name} {module}")
         weights[module] = weight
-    packed = {f"{module}.{part}" for module in weights for part in ("qweight", "qzeros", "scales", "g_idx")}
+    packed = {
+        f"{module}.{part}"
+        for module in weights
+        for part in ("qweight", "qzeros", "scales", "g_idx")
+    }
     state = {k: v for k, v in tensors.items() if k not in packed}
     state.update({f"{k}.weight": torch.from_numpy(v.copy()) for k, v in weights.items()})
     expected = folder / "expected"
@@ -201,7 +217,7 @@ def make_old():
             del config["quantization_config"]
             write_json(path, config)
             write_json(folder / "quantize_config.json", OLD_KEYS)
-            notes = "The tensors of b4_g64_biases in the layout of AutoGPTQ 0.2: no quantization_config."
+            notes = "The tensors of b4_g64_biases as AutoGPTQ 0.2 laid a folder out."
         else:
             (folder / "quantize_config.json").unlink()
             notes = "The tensors of b4_g64_biases less g_idx, as the first GPTQ files had them."

@@ -1,4 +1,6 @@
-"""Writes tests/golden/unquantized/: folders as transformers saves them, in three types and many shapes."""
+"""Writes tests/golden/unquantized/: folders as transformers saves them, in three types and many
+shapes.
+"""
 
 import sys
 
@@ -48,7 +50,11 @@ CASES = {
     "mistral_window": (BF16, dict(SMALL, sliding_window=8), {"mistral": True}),
     "mistral_no_window": (BF16, dict(ONE, sliding_window=None), {"mistral": True, "v4": True}),
     "rope_theta": (BF16, rope(dict(rope_type="default", rope_theta=250.0)), {"v4": True}),
-    "rope_linear": (BF16, rope(dict(rope_type="linear", rope_theta=THETA, factor=4.0)), {"v4": True}),
+    "rope_linear": (
+        BF16,
+        rope(dict(rope_type="linear", rope_theta=THETA, factor=4.0)),
+        {"v4": True},
+    ),
     "rope_dynamic": (
         BF16,
         rope(dict(rope_type="dynamic", rope_theta=THETA, factor=2.0), 24),
@@ -85,7 +91,9 @@ def make(name):
     if options.get("v4"):
         as_transformers_4(folder)
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=F32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=F32, attn_implementation="eager"
+    ).eval()
     expected = folder / "expected"
     expected.mkdir()
     tokens = tiny_tokens()
@@ -98,7 +106,9 @@ def make(name):
     notes = "Logits by transformers in float32, eager attention, from this folder."
     if options.get("v4"):
         notes += " config.json was rewritten with the keys of transformers 4."
-    write_made_by(expected / "made_by.json", __file__, ["torch", "transformers", "tokenizers"], notes)
+    write_made_by(
+        expected / "made_by.json", __file__, ["torch", "transformers", "tokenizers"], notes
+    )
     print(name, float(arrays["logits"].std()))
 
 

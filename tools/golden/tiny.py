@@ -1,4 +1,4 @@
-"""The tiny models behind the golden folders: configuration, weights, tokenizer, reference logits."""
+"""The tiny models behind the golden folders: configuration, weights, tokenizer, logits."""
 
 import json
 import pathlib
@@ -39,7 +39,7 @@ def tiny_config(mistral=False, **changes):
 
 
 def tiny_model(config, seed=1):
-    """A float32 model with random weights that have outlier channels and rows, as trained ones do."""
+    """A float32 model whose random weights have outlier channels and rows, as trained ones do."""
     cls = MistralForCausalLM if isinstance(config, MistralConfig) else LlamaForCausalLM
     model = cls(config).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -108,17 +108,24 @@ def logits(model, tokens):
 
 
 def write_logits(expected, **arrays):
-    """logits.safetensors: 'tokens' s64 (T), 'logits' f32 (T, vocabulary) and whatever else is given."""
-    save_file({k: np.ascontiguousarray(v.numpy()) for k, v in arrays.items()}, expected / "logits.safetensors")
+    """logits.safetensors: 'tokens' s64 (T), 'logits' f32 (T, vocabulary), and the rest given."""
+    save_file(
+        {k: np.ascontiguousarray(v.numpy()) for k, v in arrays.items()},
+        expected / "logits.safetensors",
+    )
 
 
 def float_model(config, state):
-    """A float32 model of this configuration holding `state` ({name: tensor}); every name must fit."""
-    config = type(config).from_dict({k: v for k, v in config.to_dict().items() if k != "quantization_config"})
+    """A float32 model of this configuration with `state` ({name: tensor}); every name must fit."""
+    config = type(config).from_dict(
+        {k: v for k, v in config.to_dict().items() if k != "quantization_config"}
+    )
     config._attn_implementation = "eager"
     cls = MistralForCausalLM if isinstance(config, MistralConfig) else LlamaForCausalLM
     model = cls(config).float().eval()
-    missing, unexpected = model.load_state_dict({k: v.float() for k, v in state.items()}, strict=False)
+    missing, unexpected = model.load_state_dict(
+        {k: v.float() for k, v in state.items()}, strict=False
+    )
     missing = [k for k in missing if not (k == "lm_head.weight" and config.tie_word_embeddings)]
     if missing or unexpected:
         raise ValueError(f"missing {missing}, unexpected {unexpected}")

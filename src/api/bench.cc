@@ -1,0 +1,246 @@
+// nibble::bench, bench_kernels and measure_machine: rates beside the limits measured in the same call.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <new>
+#include <random>
+
+#include "api/model.h"
+#include "base/number.h"
+#include "generate/sequence.h"
+#include "kernels/probe/probe.h"
+
+namespace nibble {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using generate::Sequence;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Rate {
+  double mean = 0;
+  double stddev = 0;
+};
+
+Rate rate_of(const std::vector<double>& values) {
+  Rate out;
+  for (double v : values) out.mean += v / static_cast<double>(values.size());
+  if (values.size() > 1) {
+    for (double v : values) out.stddev += (v - out.mean) * (v - out.mean);
+    out.stddev = std::sqrt(out.stddev / static_cast<double>(values.size() - 1));
+  }
+  return out;
+}
+
+double best_peak(const MachineReport& machine) {
+  double best = 0;
+  for (const auto& [unit, gops] : machine.peak_gops) best = std::max(best, gops);
+  return best * 1e9;
+}
+
+// The kernel that most modules run for M tokens.
+std::string main_kernel(const Plan& plan, int64_t m) {
+  std::map<std::string, uint64_t> weight;
+  for (const LayerPlan& layer : plan.layers) {
+    for (const KernelRange& range : layer.kernels) {
+      if (m < range.m_min || (range.m_max != 0 && m > range.m_max)) continue;
+      weight[range.kernel] += static_cast<uint64_t>(layer.n * layer.k);
+    }
+  }
+  std::string best;
+  for (const auto& [kernel, count] : weight) {
+    if (best.empty() || count > weight[best]) best = kernel;
+  }
+  return best;
+}
+
+// The shortest time that one pass over M tokens could take: every weight's bytes read once, or all
+// products at the fastest unit's rate, whichever is longer. Logits are made for the last token only.
+double limit_seconds(const Model::Impl& model, const MachineReport& machine, int64_t m) {
+  double bytes = 0;
+  double products = 0;
+  for (const LayerPlan& layer : model.plan.layers) {
+    const bool is_head = layer.name == model.decoder.head().name;
+    const bool is_table = layer.name == model.decoder.embedding.name && !is_head;
+    if (is_table) continue;  // rows are looked up, not multiplied
+    bytes += static_cast<double>(layer.bytes_memory);
+    products += static_cast<double>(layer.n * layer.k) * static_cast<double>(is_head ? 1 : m);
+  }
+  const double reading = machine.read_gb_s > 0 ? bytes / (machine.read_gb_s * 1e9) : 0;
+  const double computing = best_peak(machine) > 0 ? 2 * products / best_peak(machine) : 0;
+  return std::max(reading, computing);
+}
+
+// Ids spread over the vocabulary; any will do.
+int32_t bench_id(int64_t i, int64_t vocab) { return static_cast<int32_t>((100 + i * 7) % vocab); }
+
+Result<double> prompt_seconds(const Model::Impl& m, int64_t tokens) {
+  NIBBLE_ASSIGN(Sequence sequence,
+                Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, tokens));
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < tokens; ++i) ids.push_back(bench_id(i, m.decoder.spec.vocab));
+  const auto start = Clock::now();
+  NIBBLE_TRY(sequence.append(ids));
+  return seconds_since(start);
+}
+
+Result<double> generate_seconds(const Model::Impl& m, int64_t tokens) {
+  NIBBLE_ASSIGN(Sequence sequence,
+                Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, tokens));
+  const auto start = Clock::now();
+  for (int64_t i = 0; i < tokens; ++i) {
+    const int32_t id = bench_id(i, m.decoder.spec.vocab);
+    NIBBLE_TRY(sequence.append({&id, 1}));
+  }
+  return seconds_since(start);
+}
+
+Result<BenchRow> bench_row(const Model::Impl& m, const MachineReport& machine, bool prompt,
+                           int64_t tokens, int repetitions) {
+  const auto once = prompt ? &prompt_seconds : &generate_seconds;
+  NIBBLE_ASSIGN(double warm_up, once(m, prompt ? tokens : std::min<int64_t>(tokens, 8)));
+  (void)warm_up;
+  std::vector<double> rates;
+  for (int i = 0; i < repetitions; ++i) {
+    NIBBLE_ASSIGN(double seconds, once(m, tokens));
+    rates.push_back(static_cast<double>(tokens) / seconds);
+  }
+  const Rate rate = rate_of(rates);
+  const int64_t batch = prompt ? std::min(tokens, Sequence::kBatch) : 1;
+  const double limit = static_cast<double>(batch) / limit_seconds(m, machine, batch);
+  return BenchRow{fmt::format("{}{}", prompt ? "pp" : "tg", tokens),
+                  rate.mean,
+                  rate.stddev,
+                  m.stream->threads(),
+                  main_kernel(m.plan, batch),
+                  rate.mean / limit};
+}
+
+// A weight of random codes in a format, with values of a usual size.
+tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format, int64_t n, int64_t k) {
+  tensor::QuantizedWeight w;
+  w.format = format;
+  w.n = n;
+  w.k = k;
+  std::mt19937 random(1);
+  const int unit = tensor::code_bytes(format.element);
+  auto codes = tensor::Buffer::allocate(static_cast<size_t>(n * k * unit));
+  if (!codes) throw std::bad_alloc();
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  for (int64_t i = 0; i < n * k; ++i) {
+    if (unit == 2) {
+      codes->as<uint16_t>()[static_cast<size_t>(i)] = base::bf16_from_f32(normal(random));
+    } else {
+      const int bits = tensor::bits(format.element);
+      const auto code = static_cast<int>(random() & ((1u << bits) - 1));
+      const bool is_signed = tensor::name(format.element)[0] == 's';
+      codes->as<int8_t>()[static_cast<size_t>(i)] =
+          static_cast<int8_t>(is_signed ? code - (1 << (bits - 1)) : code & 0x77);
+    }
+  }
+  w.code_owner = std::move(*codes);
+  w.code = {tensor::DType::kU8, {n, k}, w.code_owner.data(), static_cast<uint64_t>(n * k * unit)};
+  if (format.scaled) {
+    const int64_t rows = format.group_n == 0 ? 1 : (n + format.group_n - 1) / format.group_n;
+    w.scale.assign(static_cast<size_t>(rows * w.groups()), 0x1p-8f);
+  }
+  return w;
+}
+
+Result<KernelBenchRow> kernel_row(device::Stream& stream, const api::ParsedOptions& options,
+                                  const MachineReport& machine, const tensor::WeightFormat& format,
+                                  int64_t n, int64_t k, int64_t m) {
+  const kernels::MatmulProblem problem{n, k, format, {}};
+  NIBBLE_ASSIGN(kernels::Choice choice,
+                kernels::choose(problem, options.plan.hardware, options.plan.policy));
+  KernelBenchRow row{"", m, n, k, 0, 0};
+  for (const kernels::ChoiceRange& range : choice.ranges) {
+    if (m >= range.m_min && m <= range.m_max) row.kernel = kernels::kernel_name(*range.kernel);
+  }
+  const double bytes = static_cast<double>(kernels::packed_bytes(problem, choice));
+  NIBBLE_ASSIGN(const kernels::PackedWeight packed,
+                kernels::pack(random_weight(format, n, k), std::move(choice), stream));
+  std::vector<float> x(static_cast<size_t>(m * k));
+  std::vector<float> y(static_cast<size_t>(m * n));
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  for (float& v : x) v = normal(random);
+  const kernels::MatmulTarget target{&packed, y.data(), n};
+  double best = HUGE_VAL;
+  const auto begin = Clock::now();
+  for (int i = 0; i < 50 && (i < 5 || seconds_since(begin) < 0.5); ++i) {
+    const auto start = Clock::now();
+    kernels::matmul(stream, {&target, 1}, x.data(), k, m);
+    best = std::min(best, seconds_since(start));
+  }
+  const double reading = bytes / (machine.read_gb_s * 1e9);
+  const double computing = 2.0 * static_cast<double>(m * n) * static_cast<double>(k) / best_peak(machine);
+  row.us = best * 1e6;
+  row.of_limit = std::max(reading, computing) / best;
+  return row;
+}
+
+}  // namespace
+
+MachineReport measure_machine(int threads) {
+  const device::Hardware hardware = device::detect_hardware();
+  device::Stream stream(threads > 0 ? threads : std::max(1, hardware.cores));
+  MachineReport out;
+  out.cpu = hardware.cpu_model;
+  out.threads = stream.threads();
+  if (auto read = kernels::measure_read(stream, hardware); read) out.read_gb_s = *read / 1e9;
+  for (const kernels::Peak& peak : kernels::measure_peaks(stream, hardware)) {
+    out.peak_gops.emplace_back(peak.unit, peak.per_second / 1e9);
+  }
+  return out;
+}
+
+Result<std::vector<BenchRow>> bench(const Model& model, const BenchOptions& options,
+                                    const MachineReport& machine) try {
+  const Model::Impl& m = *model.shared();
+  std::vector<BenchRow> rows;
+  for (const bool prompt : {true, false}) {
+    for (int64_t tokens : prompt ? options.prompt : options.generate) {
+      if (tokens < 1) continue;
+      NIBBLE_ASSIGN(BenchRow row, bench_row(m, machine, prompt, tokens, options.repetitions));
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+} catch (const std::bad_alloc&) {
+  return fail(ErrorCode::kOutOfMemory, "the memory ran out");
+}
+
+Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
+                                                  const MachineReport& machine) try {
+  using tensor::Element;
+  NIBBLE_ASSIGN(api::ParsedOptions parsed, api::parse_options(options, true));
+  device::Stream stream(parsed.threads);
+  const tensor::WeightFormat formats[] = {
+      {.element = Element::kS4, .scaled = true, .group_k = 128, .scale_type = tensor::DType::kF16},
+      {.element = Element::kS8, .scaled = true, .group_k = 32, .scale_type = tensor::DType::kF16},
+      {.element = Element::kE4M3, .scaled = true, .scale_type = tensor::DType::kF32},
+      {.element = Element::kBF16},
+  };
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {14336, 4096}};
+  std::vector<KernelBenchRow> rows;
+  for (const tensor::WeightFormat& format : formats) {
+    for (const auto& [n, k] : kShapes) {
+      for (int64_t m : {int64_t{1}, int64_t{8}, int64_t{64}, int64_t{512}}) {
+        NIBBLE_ASSIGN(KernelBenchRow row, kernel_row(stream, parsed, machine, format, n, k, m));
+        rows.push_back(std::move(row));
+      }
+    }
+  }
+  return rows;
+} catch (const std::bad_alloc&) {
+  return fail(ErrorCode::kOutOfMemory, "the memory ran out");
+}
+
+}  // namespace nibble

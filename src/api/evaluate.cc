@@ -1,0 +1,245 @@
+// nibble::evaluate and nibble::compare: what a quantization costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <new>
+
+#include "api/model.h"
+#include "generate/sequence.h"
+#include "load/gguf_config.h"
+
+namespace nibble {
+namespace {
+
+using generate::Sequence;
+
+Result<Sequence> sequence_of(const Model::Impl& m, int64_t capacity) {
+  return Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, capacity);
+}
+
+// log(sum(exp(row))) in double.
+double log_sum_exp(std::span<const float> row) {
+  const double top = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (float v : row) sum += std::exp(static_cast<double>(v) - top);
+  return top + std::log(sum);
+}
+
+// KL(p || q) in nats of the distributions that two rows of logits stand for.
+double divergence(std::span<const float> p, std::span<const float> q) {
+  const double log_p = log_sum_exp(p);
+  const double log_q = log_sum_exp(q);
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double lp = static_cast<double>(p[i]) - log_p;
+    sum += std::exp(lp) * (lp - (static_cast<double>(q[i]) - log_q));
+  }
+  return std::max(0.0, sum);
+}
+
+size_t top(std::span<const float> row) {
+  return static_cast<size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// Sums over all windows.
+struct Tally {
+  double nll = 0;
+  double reference_nll = 0;
+  double kl = 0;
+  int64_t agreements = 0;
+  int64_t predictions = 0;
+  std::vector<EvalPosition> positions;
+};
+
+Result<void> run_window(const Model::Impl& model, const Model::Impl* reference, int64_t window,
+                        std::span<const int32_t> tokens, Tally& tally) {
+  const auto vocab = static_cast<size_t>(model.decoder.spec.vocab);
+  std::vector<float> reference_rows;
+  if (reference != nullptr) {
+    NIBBLE_ASSIGN(Sequence sequence, sequence_of(*reference, static_cast<int64_t>(tokens.size())));
+    reference_rows.reserve(tokens.size() * vocab);
+    NIBBLE_TRY(sequence.append(tokens, [&](int64_t, std::span<const float> row) {
+      reference_rows.insert(reference_rows.end(), row.begin(), row.end());
+      return true;
+    }));
+  }
+  NIBBLE_ASSIGN(Sequence sequence, sequence_of(model, static_cast<int64_t>(tokens.size())));
+  return sequence.append(tokens, [&](int64_t position, std::span<const float> row) {
+    const auto at = static_cast<size_t>(position);
+    if (at + 1 >= tokens.size()) return true;  // nothing follows: nothing is predicted
+    const int32_t next = tokens[at + 1];
+    EvalPosition p{window, position, next, log_sum_exp(row) - row[static_cast<size_t>(next)], 0};
+    if (reference != nullptr) {
+      const std::span<const float> ref(reference_rows.data() + at * vocab, vocab);
+      tally.reference_nll += log_sum_exp(ref) - ref[static_cast<size_t>(next)];
+      p.kl = divergence(ref, row);
+      tally.kl += p.kl;
+      tally.agreements += top(ref) == top(row) ? 1 : 0;
+      tally.positions.push_back(p);
+    }
+    tally.nll += p.nll;
+    ++tally.predictions;
+    return true;
+  });
+}
+
+Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int64_t ctx,
+                                  const Model* reference, const Progress& progress) {
+  if (!model.has_tokenizer()) return fail(ErrorCode::kNotFound, model.tokenizer_error());
+  if (ctx < 2) {
+    return fail(ErrorCode::kUsage, fmt::format("--ctx: a window needs 2 tokens or more, found {}", ctx));
+  }
+  if (reference != nullptr && reference->vocab_size() != model.vocab_size()) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("the reference has a vocabulary of {} and the model one of {}; they "
+                            "cannot be compared",
+                            reference->vocab_size(), model.vocab_size()));
+  }
+  NIBBLE_ASSIGN(std::vector<int32_t> ids, model.tokenizer().encode(text));
+  if (ids.size() < 2) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("the text has {} tokens; two are needed for one prediction", ids.size()));
+  }
+  Tally tally;
+  const std::span<const int32_t> all(ids);
+  const auto step = static_cast<size_t>(ctx);
+  for (size_t begin = 0, window = 0; begin < ids.size(); begin += step, ++window) {
+    const auto tokens = all.subspan(begin, std::min(step, ids.size() - begin));
+    if (tokens.size() < 2) continue;
+    NIBBLE_TRY(run_window(*model.shared(), reference == nullptr ? nullptr : reference->shared().get(),
+                          static_cast<int64_t>(window), tokens, tally));
+    if (progress && !progress("eval", begin + tokens.size(), ids.size())) {
+      return fail(ErrorCode::kCancelled, "cancelled");
+    }
+  }
+  EvalReport out;
+  const auto count = static_cast<double>(tally.predictions);
+  out.predictions = tally.predictions;
+  out.perplexity = std::exp(tally.nll / count);
+  if (reference != nullptr) {
+    out.has_reference = true;
+    out.reference_perplexity = std::exp(tally.reference_nll / count);
+    out.mean_kl = tally.kl / count;
+    out.top1_agreement = static_cast<double>(tally.agreements) / count;
+    std::stable_sort(tally.positions.begin(), tally.positions.end(),
+                     [](const EvalPosition& a, const EvalPosition& b) { return a.kl > b.kl; });
+    tally.positions.resize(std::min<size_t>(tally.positions.size(), 10));
+    out.worst = std::move(tally.positions);
+  }
+  return out;
+}
+
+// ||a - b|| / ||b||; 0 when both are zero.
+class RelativeError {
+ public:
+  void add(std::span<const float> a, std::span<const float> b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double d = static_cast<double>(a[i]) - b[i];
+      difference_ += d * d;
+      norm_ += static_cast<double>(b[i]) * b[i];
+    }
+  }
+  double value() const {
+    if (difference_ == 0) return 0;
+    return norm_ == 0 ? HUGE_VAL : std::sqrt(difference_ / norm_);
+  }
+
+ private:
+  double difference_ = 0;
+  double norm_ = 0;
+};
+
+double weight_error(const layers::Linear& a, const layers::Linear& b) {
+  RelativeError error;
+  std::vector<float> row_a(static_cast<size_t>(a.k()));
+  std::vector<float> row_b(static_cast<size_t>(a.k()));
+  for (int64_t n = 0; n < a.n(); ++n) {
+    kernels::unpack_row(a.weight, n, row_a.data());
+    kernels::unpack_row(b.weight, n, row_b.data());
+    error.add(row_a, row_b);
+  }
+  return error.value();
+}
+
+std::map<std::string, const layers::Linear*> linears_of(const layers::Decoder& d) {
+  std::map<std::string, const layers::Linear*> out;
+  const auto add = [&out](const layers::Linear& l) { out[load::gguf_module_name(l.name)] = &l; };
+  for (const layers::DecoderLayer& l : d.layers) {
+    for (const layers::Linear* x : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) add(*x);
+  }
+  add(d.head());
+  return out;
+}
+
+Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& right,
+                                               std::span<const int32_t> tokens,
+                                               const Progress& progress) {
+  const Model::Impl& a = *left.shared();
+  const Model::Impl& b = *right.shared();
+  const auto linears_a = linears_of(a.decoder);
+  const auto linears_b = linears_of(b.decoder);
+  // Keys are GGUF's names, so that a folder and a GGUF file of one model can be compared.
+  std::map<std::string, std::vector<float>> outputs;
+  const auto key = [](std::string_view module) { return load::gguf_module_name(module); };
+  const auto capacity = static_cast<int64_t>(tokens.size());
+  NIBBLE_ASSIGN(Sequence run_a, sequence_of(a, capacity));
+  NIBBLE_TRY(run_a.append(tokens, {}, {},
+                          [&](std::string_view module, const float* y, int64_t m, int64_t n) {
+                            outputs[key(module)].assign(y, y + m * n);
+                          }));
+  std::map<std::string, double> activation_errors;
+  NIBBLE_ASSIGN(Sequence run_b, sequence_of(b, capacity));
+  NIBBLE_TRY(run_b.append(tokens, {}, {},
+                          [&](std::string_view module, const float* y, int64_t m, int64_t n) {
+                            const auto found = outputs.find(key(module));
+                            const auto count = static_cast<size_t>(m * n);
+                            if (found == outputs.end() || found->second.size() != count) return;
+                            RelativeError error;
+                            error.add(found->second, {y, count});
+                            activation_errors[key(module)] = error.value();
+                          }));
+  std::vector<CompareRow> rows;
+  for (const auto& [name, linear_a] : linears_a) {
+    const auto found = linears_b.find(name);
+    if (found == linears_b.end()) {
+      return fail(ErrorCode::kUsage, fmt::format("{} stands only in the first model", name));
+    }
+    const layers::Linear& linear_b = *found->second;
+    if (linear_a->n() != linear_b.n() || linear_a->k() != linear_b.k()) {
+      return fail(ErrorCode::kUsage, fmt::format("{} is ({}, {}) in the first model and ({}, {}) in "
+                                                 "the second",
+                                                 name, linear_a->n(), linear_a->k(), linear_b.n(),
+                                                 linear_b.k()));
+    }
+    rows.push_back({linear_a->name, weight_error(*linear_a, linear_b), activation_errors[name]});
+    if (progress && !progress(name, rows.size(), linears_a.size())) {
+      return fail(ErrorCode::kCancelled, "cancelled");
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const CompareRow& x, const CompareRow& y) {
+    return std::max(x.weight_error, x.activation_error) >
+           std::max(y.weight_error, y.activation_error);
+  });
+  return rows;
+}
+
+}  // namespace
+
+Result<EvalReport> evaluate(const Model& model, std::string_view text, int64_t ctx,
+                            const Model* reference, const Progress& progress) try {
+  return run_evaluation(model, text, ctx, reference, progress);
+} catch (const std::bad_alloc&) {
+  return fail(ErrorCode::kOutOfMemory, "the memory ran out; a shorter window (--ctx) needs less");
+}
+
+Result<std::vector<CompareRow>> compare(const Model& left, const Model& right,
+                                        std::span<const int32_t> tokens,
+                                        const Progress& progress) try {
+  return run_comparison(left, right, tokens, progress);
+} catch (const std::bad_alloc&) {
+  return fail(ErrorCode::kOutOfMemory, "the memory ran out; fewer tokens need less");
+}
+
+}  // namespace nibble

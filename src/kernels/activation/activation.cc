@@ -1,0 +1,78 @@
+#include "kernels/activation/activation.h"
+
+#include <algorithm>
+
+namespace nibble::kernels {
+namespace {
+
+// About 20 us of one core: less than that is not worth waking another.
+constexpr int64_t kChunkElements = 16384;
+
+// Runs row(i, begin, end) over (m, n) cut into pieces of about kChunkElements, borders by shape.
+template <class Row>
+void for_pieces(device::Stream& stream, int64_t m, int64_t n, const Row& row) {
+  if (m <= 0 || n <= 0) return;
+  // Wide rows are cut into columns, narrow rows are taken together.
+  const int64_t columns = std::min(n, kChunkElements);
+  const int64_t pieces = (n + columns - 1) / columns;
+  const int64_t together = pieces > 1 ? 1 : std::max<int64_t>(1, kChunkElements / n);
+  stream.pool().parallel_for(m * pieces, together, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % pieces * columns;
+      row(i / pieces, first, std::min(first + columns, n));
+    }
+  });
+}
+
+}  // namespace
+
+const char* name(Activation f) {
+  switch (f) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kQuickGelu:
+      return "quick_gelu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kRelu2:
+      return "relu2";
+  }
+  return "?";
+}
+
+void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
+              float* y, int64_t ldy, int64_t m, int64_t n) {
+  for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
+    ops.activation->activate(f, x + i * ldx + begin, end - begin, y + i * ldy + begin);
+  });
+}
+
+void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
+                    int64_t ldg, const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m,
+                    int64_t n) {
+  for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
+    ops.activation->activate_gated(f, gate + i * ldg + begin, up + i * ldu + begin, end - begin,
+                                   y + i * ldy + begin);
+  });
+}
+
+void add_to(device::Stream& stream, const Ops& ops, const float* x, int64_t ldx, float* y,
+            int64_t ldy, int64_t m, int64_t n) {
+  for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
+    ops.activation->add_to(x + i * ldx + begin, end - begin, y + i * ldy + begin);
+  });
+}
+
+void scale_by(const Ops& ops, float factor, float* y, int64_t n) {
+  ops.activation->scale_by(factor, n, y);
+}
+
+void soft_cap(const Ops& ops, float cap, float* y, int64_t n) {
+  ops.activation->soft_cap(cap, n, y);
+}
+
+}  // namespace nibble::kernels

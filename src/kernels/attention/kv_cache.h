@@ -1,0 +1,87 @@
+// Keys and values of one layer, as attention reads them.
+//
+// Memory comes in pages of kPageTokens tokens, taken as the sequence grows. A page holds, for each
+// KV head in turn, the keys and then the values:
+//
+//   keys    blocks of 16 tokens, transposed:   [token / 16][dim][token % 16]
+//           so that a register of 16 scores grows by q[dim] * 16 keys, without sums across lanes
+//   values  rows:                              [token][dim], padded with zeros to 16 dims
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "device/stream.h"
+#include "kernels/ops.h"
+#include "nibble/result.h"
+#include "tensor/tensor.h"
+
+namespace nibble::kernels {
+
+enum class KvType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2, kS8 };
+const char* name(KvType type);  // the word of --kv-cache-dtype: "f16"
+
+struct KvShape {
+  int64_t heads = 0;
+  int64_t key_dim = 0;    // of a head
+  int64_t value_dim = 0;  // of a head
+  KvType type = KvType::kF16;
+};
+
+class KvCache {
+ public:
+  static constexpr int64_t kPageTokens = 256;
+  static constexpr int64_t kBlockTokens = 16;
+
+  // Takes no memory yet. Refuses the 8-bit types, which need scales and have no kernels yet.
+  static Result<KvCache> create(const KvShape& shape);
+
+  // What `tokens` tokens take, in bytes; for `fit`.
+  static int64_t bytes_for(const KvShape& shape, int64_t tokens);
+
+  // Makes room for `tokens` tokens in all. The error is the system's lack of memory.
+  Result<void> reserve(int64_t tokens);
+
+  // Adds m tokens: k is (m, heads, key_dim), v is (m, heads, value_dim), with the strides of a
+  // token in elements. Values beyond the type's range become inf (f16: above 65504), which shows
+  // in the logits. Precondition: reserve(size() + m).
+  void append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk, const float* v,
+              int64_t ldv, int64_t m);
+
+  // Forgets the tokens from `tokens` on; keeps the memory. Precondition: tokens <= size().
+  void truncate(int64_t tokens);
+
+  // Gives back pages that hold nothing but tokens before `token`: a sliding window has passed
+  // them. Attention must not look there again.
+  void drop_before(int64_t token);
+
+  const KvShape& shape() const { return shape_; }
+  int64_t size() const { return size_; }  // tokens, dropped ones included
+  int64_t bytes() const;                  // memory held
+
+  // One head's key or value of a token as float32, for the reference and for tests.
+  void key(int64_t head, int64_t token, float* out) const;
+  void value(int64_t head, int64_t token, float* out) const;
+
+  // For the kernels: pages, and where a head's part lies within each.
+  const std::byte* const* pages() const { return page_data_.data(); }
+  int64_t key_offset(int64_t head) const { return head * head_bytes_; }
+  int64_t value_offset(int64_t head) const { return head * head_bytes_ + key_bytes_; }
+
+ private:
+  void store_token(const Ops& ops, int64_t token, const float* k, const float* v);
+
+  KvShape shape_;
+  int64_t size_ = 0;
+  int64_t element_bytes_ = 0;
+  int64_t key_bytes_ = 0;   // of one head in a page
+  int64_t head_bytes_ = 0;  // keys and values of one head in a page
+  std::vector<tensor::Buffer> buffers_;
+  std::vector<std::byte*> page_data_;
+};
+
+// Value rows are padded to this many elements.
+inline int64_t padded_dim(int64_t dim) { return (dim + 15) / 16 * 16; }
+
+}  // namespace nibble::kernels

@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/matmul/kernel.h"
+
+namespace nibble::kernels {
+namespace {
+
+constexpr Kernel kList[] = {
+#define KERNEL(function, name, file, isa, packing, reads, form, rows, m_min, m_max)  \
+  {name,  device::Isa::isa, Packing::packing, Reads::reads, Form::form, rows, m_min, \
+   m_max, &function},
+#include "kernels/matmul/kernels.inc"
+#undef KERNEL
+};
+
+// Shell-style: * stands for any run of characters, ? for one.
+bool glob_matches(std::string_view glob, std::string_view text) {
+  size_t g = 0;
+  size_t t = 0;
+  size_t star = std::string_view::npos;
+  size_t star_text = 0;
+  while (t < text.size()) {
+    if (g < glob.size() && (glob[g] == '?' || glob[g] == text[t])) {
+      ++g;
+      ++t;
+    } else if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      star_text = t;
+    } else if (star != std::string_view::npos) {
+      g = star + 1;
+      t = ++star_text;
+    } else {
+      return false;
+    }
+  }
+  return glob.find_first_not_of('*', g) == std::string_view::npos;
+}
+
+// Why `kernel` will not do, or "".
+std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
+                    const device::Hardware& hardware, const MatmulPolicy& policy) {
+  if (!glob_matches(policy.kernel_glob, kernel.name)) {
+    return fmt::format("its name does not match --kernel {}", policy.kernel_glob);
+  }
+  if (kernel.isa > policy.isa) {
+    return fmt::format("needs {}; --isa {} forbids it", device::name(kernel.isa),
+                       device::name(policy.isa));
+  }
+  if (!hardware.has(kernel.isa)) {
+    return fmt::format("needs {}; this machine has {}", device::name(kernel.isa),
+                       device::name(hardware.best_isa()));
+  }
+  if (kernel.reads == Reads::kInteger && !tensor::is_integer(problem.weight.element)) {
+    return fmt::format("reads integer codes; the weight is {}",
+                       tensor::name(problem.weight.element));
+  }
+  const std::string packing = packing_refusal(problem, kernel.packing);
+  if (!packing.empty()) return packing;
+  if (policy.precision == Precision::kExact && holds_integers(kernel.form)) {
+    return "holds activations as 16-bit integers; --precision exact wants float";
+  }
+  return "";
+}
+
+// The kernels that fit and read `packing`, cut into ranges of M: the first in the list wins.
+std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
+  std::set<int64_t> starts = {1};
+  for (const Kernel* kernel : kernels) {
+    starts.insert(kernel->m_min);
+    if (kernel->m_max != INT64_MAX) starts.insert(kernel->m_max + 1);
+  }
+  std::vector<ChoiceRange> out;
+  for (const int64_t m : starts) {
+    const auto it = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel* kernel) {
+      return m >= kernel->m_min && m <= kernel->m_max;
+    });
+    const Kernel* kernel = it == kernels.end() ? nullptr : *it;
+    if (!out.empty() && out.back().kernel == kernel) continue;
+    if (!out.empty()) out.back().m_max = m - 1;
+    out.push_back({m, INT64_MAX, kernel});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const Kernel> all_kernels() { return kList; }
+
+const char* kernel_name(const Kernel& kernel) { return kernel.name; }
+
+Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
+                      const MatmulPolicy& policy) {
+  if (problem.n < 1 || problem.k < 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("a weight of {} x {} has no elements", problem.n, problem.k));
+  }
+  std::vector<Refusal> refusals;
+  std::vector<const Kernel*> fitting;
+  for (const Kernel& kernel : kList) {
+    std::string why = refusal(kernel, problem, hardware, policy);
+    if (why.empty()) {
+      fitting.push_back(&kernel);
+    } else {
+      refusals.push_back({kernel.name, std::move(why)});
+    }
+  }
+  // A packing is worth nothing unless its kernels cover every M.
+  for (const Kernel* first : fitting) {
+    std::vector<const Kernel*> same;
+    for (const Kernel* kernel : fitting) {
+      if (kernel->packing == first->packing) same.push_back(kernel);
+    }
+    Choice out;
+    out.packing = name(first->packing);
+    out.ranges = ranges_of(same);
+    const bool whole = std::all_of(out.ranges.begin(), out.ranges.end(),
+                                   [](const ChoiceRange& r) { return r.kernel != nullptr; });
+    if (!whole) continue;
+    const Kernel* last = nullptr;
+    for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
+    for (Refusal& refused : refusals) {
+      const auto* it = std::find_if(std::begin(kList), std::end(kList), [&](const Kernel& kernel) {
+        return kernel.name == refused.kernel;
+      });
+      if (it < last) out.refusals.push_back(std::move(refused));
+    }
+    return out;
+  }
+  std::string all;
+  for (const Refusal& refused : refusals) {
+    all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", refused.kernel, refused.why);
+  }
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("no kernel multiplies a {} weight of {} x {} here: {}",
+                          tensor::to_string(problem.weight), problem.n, problem.k, all));
+}
+
+}  // namespace nibble::kernels

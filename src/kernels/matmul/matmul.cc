@@ -1,0 +1,86 @@
+// The loop over several weights that read the same x.
+#include "kernels/matmul/matmul.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/matmul/kernel.h"
+#include "kernels/matmul/prepare.h"
+
+namespace nibble::kernels {
+namespace {
+
+// The scratch slots of a stream that matmul uses: its workers' panels, and what prepare() needs for
+// each distinct preparation.
+constexpr int kPanelSlot = 7;
+constexpr int kPrepareSlot = 8;
+constexpr int kMostPreparations = (device::Stream::kSlots - kPrepareSlot) / kPrepareSlots;
+
+const Kernel& kernel_for(const Choice& choice, int64_t m) {
+  for (const ChoiceRange& range : choice.ranges) {
+    if (m <= range.m_max) return *range.kernel;
+  }
+  NIBBLE_CHECK(false && "ranges cover every M");
+}
+
+int64_t tiles_of(const Layout& l) { return (l.n + kTileRows - 1) / kTileRows; }
+
+struct Job {
+  KernelArgs args;
+  const Kernel* kernel;
+  Layout layout;
+  Activations x;
+  int64_t first_item = 0;  // of the parallel loop
+  int64_t tiles_an_item = 1;
+};
+
+void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
+               int64_t ldx, int64_t m) {
+  NIBBLE_CHECK(targets.size() <= kMostPreparations);
+  Job jobs[kMostPreparations];
+  int64_t items = 0;
+  int preparations = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    Job& job = jobs[i];
+    const PackedWeight& weight = *targets[i].weight;
+    job.layout = make_layout(weight.problem, packing_named(weight.choice.packing));
+    job.kernel = &kernel_for(weight.choice, m);
+    const Request request{&weight, &job.layout, job.kernel};
+    const Job* twin = std::find_if(jobs, jobs + i, [&](const Job& other) {
+      return same_preparation(request, {other.args.weight, &other.layout, other.kernel});
+    });
+    job.x = twin != jobs + i ? twin->x
+                             : prepare(stream, kPrepareSlot + preparations++ * kPrepareSlots,
+                                       request, x, ldx, m);
+    job.args = {&weight, &job.layout, &job.x, targets[i].y, targets[i].ldy, 0, 0, 0, m, nullptr};
+    job.first_item = items;
+    items += (tiles_of(job.layout) + job.tiles_an_item - 1) / job.tiles_an_item;
+  }
+  std::byte* panels =
+      stream.scratch(kPanelSlot, static_cast<size_t>(stream.threads() * kPanelBytes));
+  stream.pool().parallel_for(items, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t item = begin; item < end; ++item) {
+      const Job* job = jobs + targets.size() - 1;
+      while (job->first_item > item) --job;
+      KernelArgs args = job->args;
+      args.tile_begin = (item - job->first_item) * job->tiles_an_item;
+      args.tile_end = std::min(args.tile_begin + job->tiles_an_item, tiles_of(job->layout));
+      args.scratch = panels + worker * kPanelBytes;
+      job->kernel->run(args);
+    }
+  });
+}
+
+}  // namespace
+
+void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
+            int64_t ldx, int64_t m) {
+  if (m == 0) return;
+  for (size_t i = 0; i < targets.size(); i += kMostPreparations) {
+    run_batch(stream, targets.subspan(i, std::min<size_t>(kMostPreparations, targets.size() - i)),
+              x, ldx, m);
+  }
+}
+
+}  // namespace nibble::kernels

@@ -1,0 +1,70 @@
+#include "kernels/quantize/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/number.h"
+
+namespace nibble::kernels {
+namespace {
+
+using tensor::ActivationFormat;
+
+struct Grid {
+  float scale;
+  float zero;  // s8 only
+};
+
+// The smallest dynamic scale: what an all-zero token gets. Keeps x / scale finite.
+constexpr float kSmallestScale = 1e-12f;
+
+Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
+  float low = 0;
+  float high = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    low = std::min(low, x[i]);
+    high = std::max(high, x[i]);
+  }
+  if (f.type == ActivationFormat::Type::kS8 && f.asymmetric) {
+    const float scale = std::max((high - low) / 255.0f, kSmallestScale);
+    return {scale, std::nearbyint(std::clamp(-128.0f - low / scale, -128.0f, 127.0f))};
+  }
+  float most = std::max(high, -low);
+  if (f.upper_bound > 0) most = std::min(most, f.upper_bound);
+  const float grid = f.type == ActivationFormat::Type::kS8 ? 127.0f : 448.0f;
+  return {std::max(most / grid, kSmallestScale), 0};
+}
+
+void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
+  for (int64_t i = 0; i < k; ++i) {
+    if (std::isnan(x[i])) {
+      out[i] = x[i];
+    } else if (f.type == ActivationFormat::Type::kS8) {
+      const float q = std::clamp(std::nearbyint(x[i] / grid.scale) + grid.zero, -128.0f, 127.0f);
+      out[i] = (q - grid.zero) * grid.scale;
+    } else {
+      const float v = std::clamp(x[i] / grid.scale, -448.0f, 448.0f);
+      out[i] = base::f32_from_e4m3(base::e4m3_from_f32(v)) * grid.scale;
+    }
+  }
+}
+
+}  // namespace
+
+void quantize_activation(const ActivationFormat& f, float input_scale, float input_zero,
+                         const float* x, int64_t k, float* out) {
+  if (f.type == ActivationFormat::Type::kFloat) {
+    std::copy(x, x + k, out);
+    return;
+  }
+  const bool grouped = f.granularity == ActivationFormat::Granularity::kGroup && f.group > 0;
+  const int64_t group = grouped ? f.group : k;
+  for (int64_t begin = 0; begin < k; begin += group) {
+    const int64_t count = std::min(group, k - begin);
+    const Grid grid =
+        f.is_static ? Grid{input_scale, input_zero} : dynamic_grid(f, x + begin, count);
+    round_to(f, grid, x + begin, count, out + begin);
+  }
+}
+
+}  // namespace nibble::kernels

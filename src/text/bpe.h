@@ -1,0 +1,116 @@
+// Byte pair encoding: a word starts as its characters; the pair with the lowest rank, leftmost
+// first, is merged until no pair of the word is in the table (Sennrich et al. 2016). Two tables:
+//
+//   Bpe       ranks are the order of a merge list (GPT-2, Llama 3, and SentencePiece files as
+//             `tokenizers` writes them)
+//   ScoreBpe  any two neighbours may merge whose text together is a token; the highest score wins
+//             (SentencePiece BPE, as GGUF files of type "llama" and tokenizer.model hold it)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nibble/result.h"
+#include "text/vocab.h"
+
+namespace nibble::text {
+
+// (left id, right id) -> rank and the id of both together.
+class MergeTable {
+ public:
+  struct Merge {
+    int32_t rank;
+    int32_t id;
+  };
+  void reserve(size_t merges);
+  // The first merge of a pair counts, as its rank is lower; false for a later one.
+  bool add(int32_t left, int32_t right, Merge merge);
+  const Merge* find(int32_t left, int32_t right) const;
+  size_t count() const { return count_; }
+
+ private:
+  struct Slot {
+    uint64_t key = kFree;
+    Merge merge{};
+  };
+  static constexpr uint64_t kFree = UINT64_MAX;
+  void grow(size_t slots);
+  std::vector<Slot> slots_;
+  size_t count_ = 0;
+};
+
+// Memory that words of one text share, and the results of words already seen in it.
+class BpeScratch {
+ public:
+  struct Symbol {
+    int32_t id;
+    int32_t prev;
+    int32_t next;
+    int32_t begin;  // bytes of the word
+    int32_t end;
+  };
+  struct Candidate {
+    int64_t rank;  // lower first
+    int32_t left;  // position in symbols, then lower first
+    int32_t id;
+    int32_t size;  // bytes of both, to see that a candidate is out of date
+  };
+  std::vector<Symbol> symbols;
+  std::vector<Candidate> heap;
+
+  // The ids of a word seen before; empty for a new one. Valid until the next remember().
+  std::span<const int32_t> lookup(std::string_view word) const;
+  void remember(std::string_view word, std::span<const int32_t> ids);
+
+ private:
+  struct Seen {
+    uint32_t hash = 0;
+    uint32_t begin = 0;  // the word in words_
+    uint32_t size = 0;
+    uint32_t first = 0;  // its ids in ids_
+    uint32_t count = 0;  // 0: the slot is free
+  };
+  std::vector<Seen> seen_;
+  std::string words_;
+  std::vector<int32_t> ids_;
+  size_t used_ = 0;
+};
+
+struct Bpe {
+  MergeTable merges;
+  std::optional<int32_t> unk;
+  std::string continuing_subword_prefix;
+  std::string end_of_word_suffix;
+  bool fuse_unk = false;
+  bool byte_fallback = false;
+  bool ignore_merges = false;  // a word that is a token is that token, whatever merges say
+  std::optional<std::vector<int32_t>> byte_ids;  // <0x00> ... <0xFF>, -1 where there is none
+
+  // Reads the ids of <0x00>..<0xFF>; to be called once after byte_fallback is set.
+  void find_byte_tokens(const Vocab& vocab);
+  void tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
+                std::vector<int32_t>& out) const;
+
+ private:
+  void start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) const;
+  void merge_short(BpeScratch& scratch) const;
+  void merge_long(BpeScratch& scratch) const;
+};
+
+struct ScoreBpe {
+  std::vector<float> scores;  // by id
+  std::vector<int32_t> byte_ids;
+  std::optional<int32_t> unk;
+
+  void tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
+                std::vector<int32_t>& out) const;
+};
+
+// The ids of <0x00>..<0xFF> in `vocab`, -1 where a byte has no token.
+std::vector<int32_t> byte_token_ids(const Vocab& vocab);
+
+}  // namespace nibble::text

@@ -1,0 +1,208 @@
+// Every folder of tests/golden: opened as it lies there, each quantized weight compared bit for bit
+// with what the format's own tool says, the logits with transformers'. tools/golden/README.md says
+// what a case holds and who computed it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "nibble/nibble.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> golden_cases() {
+  std::vector<std::string> out;
+  const fs::path root = fs::path(NIBBLE_SOURCE_DIR) / "tests/golden";
+  for (const auto& scheme : fs::directory_iterator(root)) {
+    if (!scheme.is_directory()) continue;
+    for (const auto& folder : fs::directory_iterator(scheme)) {
+      if (!fs::exists(folder.path() / "expected/logits.safetensors")) continue;
+      out.push_back(fs::relative(folder.path(), root).string());
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& param) {
+  std::string name = param.param;
+  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+uint32_t crc32(const void* data, size_t bytes) {  // the polynomial of zlib and PNG
+  static const std::array<uint32_t, 256> table = [] {
+    std::array<uint32_t, 256> t{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t c = i;
+      for (int bit = 0; bit < 8; ++bit) c = (c & 1) != 0 ? 0xedb88320u ^ (c >> 1) : c >> 1;
+      t[i] = c;
+    }
+    return t;
+  }();
+  uint32_t crc = 0xffffffffu;
+  const auto* at = static_cast<const uint8_t*>(data);
+  for (size_t i = 0; i < bytes; ++i) crc = table[(crc ^ at[i]) & 255] ^ (crc >> 8);
+  return ~crc;
+}
+
+template <class T>
+std::vector<T> read_all(const checkpoint::Checkpoint& file, std::string_view name) {
+  const tensor::TensorInfo* info = file.find(name);
+  if (info == nullptr) return {};
+  auto view = file.view(*info);
+  EXPECT_TRUE(view) << view.error().message;
+  std::vector<T> out(view->bytes / sizeof(T));
+  std::memcpy(out.data(), view->data, view->bytes);
+  return out;
+}
+
+// A folder with one safetensors file and nothing else opens as a checkpoint too.
+Result<checkpoint::Checkpoint> open_expected(const fs::path& file) {
+  return checkpoint::Checkpoint::open(file.string());
+}
+
+class Golden : public testing::TestWithParam<std::string> {
+ protected:
+  fs::path folder() const { return fs::path(NIBBLE_SOURCE_DIR) / "tests/golden" / GetParam(); }
+  std::string path() const {
+    // A GGUF case holds the file (or the first of a split one) beside expected/.
+    std::vector<std::string> ggufs;
+    for (const auto& entry : fs::directory_iterator(folder())) {
+      if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
+    }
+    std::sort(ggufs.begin(), ggufs.end());
+    return ggufs.empty() ? folder().string() : ggufs.front();
+  }
+  static Options exact() {
+    Options options;
+    options.precision = "exact";
+    options.dtype = "f32";
+    options.threads = 2;
+    return options;
+  }
+};
+
+TEST_P(Golden, the_plan_has_no_problem_and_accounts_for_every_tensor) {
+  auto plan = inspect(path(), exact());
+  ASSERT_TRUE(plan) << plan.error().message;
+  for (const std::string& problem : plan->problems) ADD_FAILURE() << problem;
+  for (const std::string& warning : plan->warnings) ADD_FAILURE() << warning;
+  EXPECT_EQ(plan->tensors_used + static_cast<int64_t>(plan->unused.size()), plan->tensors_total);
+}
+
+TEST_P(Golden, verify_finds_nothing_wrong) {
+  auto report = verify(path(), exact());
+  ASSERT_TRUE(report) << report.error().message;
+  for (const Finding& f : report->findings) ADD_FAILURE() << f.where << ": " << f.what;
+}
+
+TEST_P(Golden, quantized_weights_are_bit_equal_to_the_tools_own) {
+  const fs::path list = folder() / "expected/weights_crc32.json";
+  if (!fs::exists(list)) GTEST_SKIP() << "nothing is quantized in this case";
+  std::ifstream in(list);
+  const auto expected = nlohmann::json::parse(in);
+  ASSERT_FALSE(expected.empty());
+  for (const auto& [module, what] : expected.items()) {
+    auto weight = weights(path(), module, exact());
+    ASSERT_TRUE(weight) << module << ": " << weight.error().message;
+    EXPECT_EQ(weight->rows, what["shape"][0].get<int64_t>()) << module;
+    EXPECT_EQ(weight->columns, what["shape"][1].get<int64_t>()) << module;
+    std::ostringstream crc;
+    crc << std::hex << std::setw(8) << std::setfill('0')
+        << crc32(weight->values.data(), weight->values.size() * sizeof(float));
+    EXPECT_EQ(crc.str(), what["crc32"].get<std::string>()) << module;
+  }
+}
+
+// Float32 sums in another order: each of the decoder's matrix products has a relative error of some
+// sqrt(K) 2^-24 (a random walk over K roundings), and about 6 L + 1 of them follow one another. With
+// K <= 320 and L = 2 that is 18 * 13 * 2^-24 = 1.4e-5 of the typical logit; a factor of 16 covers the
+// largest of thousands of logits and the amplification by norms and softmax.
+double tolerance(const std::vector<float>& expected) {
+  double square = 0;
+  for (float v : expected) square += static_cast<double>(v) * v;
+  const double typical = std::sqrt(square / static_cast<double>(expected.size()));
+  return 16 * 1.4e-5 * typical;
+}
+
+void expect_logits(const std::string& path, const Options& options,
+                   const checkpoint::Checkpoint& file, const std::string& prefix) {
+  const auto tokens64 = read_all<int64_t>(file, prefix + "tokens");
+  const auto expected = read_all<float>(file, prefix + "logits");
+  const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
+  auto model = Model::load(path, options);
+  ASSERT_TRUE(model) << model.error().message;
+  Session session(*model);
+  auto logits = session.logits(tokens);
+  ASSERT_TRUE(logits) << logits.error().message;
+  ASSERT_EQ(logits->values.size(), expected.size());
+  double worst = 0;
+  size_t where = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(logits->values[i]) - expected[i]);
+    if (!(error <= worst)) {
+      worst = error;
+      where = i;
+    }
+  }
+  EXPECT_LE(worst, tolerance(expected))
+      << prefix << "logits at " << where << ": expected " << expected[where] << ", got "
+      << logits->values[where];
+}
+
+TEST_P(Golden, exact_logits_are_transformers_logits) {
+  auto file = open_expected(folder() / "expected/logits.safetensors");
+  ASSERT_TRUE(file) << file.error().message;
+  expect_logits(path(), exact(), *file, "");
+  if (file->find("long.tokens") != nullptr) expect_logits(path(), exact(), *file, "long.");
+}
+
+TEST_P(Golden, every_isa_of_this_machine_gives_the_same_logits) {
+  auto file = open_expected(folder() / "expected/logits.safetensors");
+  ASSERT_TRUE(file) << file.error().message;
+  for (const std::string& isa : version().isas_found) {
+    Options options = exact();
+    options.isa = isa;
+    SCOPED_TRACE(isa);
+    expect_logits(path(), options, *file, "");
+  }
+}
+
+TEST_P(Golden, one_two_and_three_threads_and_no_mmap_give_the_same_bits) {
+  auto file = open_expected(folder() / "expected/logits.safetensors");
+  ASSERT_TRUE(file) << file.error().message;
+  const auto tokens64 = read_all<int64_t>(*file, "tokens");
+  const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
+  std::vector<float> first;
+  for (int threads : {1, 2, 3}) {
+    Options options;
+    options.threads = threads;
+    options.mmap = threads != 2;
+    auto model = Model::load(path(), options);
+    ASSERT_TRUE(model) << model.error().message;
+    Session session(*model);
+    auto logits = session.logits(tokens);
+    ASSERT_TRUE(logits) << logits.error().message;
+    if (first.empty()) first = logits->values;
+    EXPECT_EQ(std::memcmp(first.data(), logits->values.data(), first.size() * sizeof(float)), 0)
+        << threads << " threads";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(folders, Golden, testing::ValuesIn(golden_cases()), test_name);
+
+}  // namespace
+}  // namespace nibble
