@@ -255,20 +255,14 @@ TEST(gptq, g_idx_must_fit_the_claimed_order) {
             "g_idx: input 40 is in group -1, but there are groups 0 to 1");
 }
 
-TEST(gptq, uneven_groups_get_a_scale_per_input) {
+TEST(gptq, act_order_fills_every_group) {
   Encoder e = small();
   e.act_order = true;
   e.fill(7);
-  e.g_idx[0] = e.g_idx[1] = e.g_idx[2] = 0;
-  e.g_idx[3] = 1;
-  const auto config = parse_config(e.checkpoint(), e.config());
-  const auto method = (*config)->linear_method(e.layer(), e.checkpoint().lookup());
-  const TestCheckpoint checkpoint = e.checkpoint();
-  const auto weight = (*method)->process_weights_after_loading(
-      e.n, e.k, *load_whole(checkpoint, e.layer(), **method));
-  ASSERT_TRUE(weight) << message(weight);
-  EXPECT_EQ(weight->format.group_k, 1);
-  EXPECT_EQ(dequantize(*weight), e.expected());
+  e.g_idx.assign(64, 0);
+  for (size_t k = 30; k < 64; ++k) e.g_idx[k] = 1;
+  EXPECT_EQ(error_of(e.checkpoint(), e.config(), e.layer()),
+            "g_idx: group 0 has 30 inputs, expected 32");
 }
 
 TEST(gptq, a_scale_that_is_not_finite_is_refused) {
