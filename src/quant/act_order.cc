@@ -25,7 +25,7 @@ void spread(std::span<const int32_t> g_idx, int64_t groups, const tensor::Quanti
 
 }  // namespace
 
-Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups,
+Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups, bool slice,
                            tensor::QuantizedWeight& weight) {
   std::vector<int64_t> count(static_cast<size_t>(groups));
   for (size_t k = 0; k < g_idx.size(); ++k) {
@@ -41,15 +41,19 @@ Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups,
   std::stable_sort(weight.order.begin(), weight.order.end(), [g_idx](int32_t a, int32_t b) {
     return g_idx[static_cast<size_t>(a)] < g_idx[static_cast<size_t>(b)];
   });
-  const int64_t group = weight.format.group_k;
-  bool even = groups == weight.groups();
-  for (int64_t g = 0; even && g < groups; ++g) {
-    even = count[static_cast<size_t>(g)] == std::min(group, weight.k - g * group);
+  if (slice) {
+    spread(g_idx, groups, weight, weight.scale);
+    spread(g_idx, groups, weight, weight.zero);
+    weight.format.group_k = 1;
+    return {};
   }
-  if (even) return {};
-  spread(g_idx, groups, weight, weight.scale);
-  spread(g_idx, groups, weight, weight.zero);
-  weight.format.group_k = 1;
+  const int64_t group = weight.format.group_k;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t expected = std::min(group, weight.k - g * group);
+    if (count[static_cast<size_t>(g)] == expected) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("g_idx: group {} has {} inputs, expected {}", g,
+                                                 count[static_cast<size_t>(g)], expected));
+  }
   return {};
 }
 

@@ -12,10 +12,10 @@ namespace nibble::quant {
 // Fills weight.order: the inputs sorted by group, those of one group in their own order. `weight`
 // has n, k, format.group_k, and scale and zero of (N, groups).
 //
-// Where the sorted groups are not of group_k inputs each (a rank's slice holds as many of each
-// group as happen to be there), scale and zero are spread to one per input and format.group_k
-// becomes 1. Error: a group out of range.
-Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups,
+// A whole layer has group_k inputs in each group (the last may be short); another count is an
+// error, and so is a group out of range. A slice of the inputs holds as many of each group as
+// happen to be there: scale and zero are spread to one per input, and format.group_k becomes 1.
+Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups, bool slice,
                            tensor::QuantizedWeight& weight);
 
 // Without act-order: g_idx must count up by one every `group` inputs (0: one group). It may begin

@@ -85,7 +85,8 @@ struct LinearLayer {
   int64_t k = 0;       // inputs
   bool bias = false;
   // Outputs of each logical part of a layer that the checkpoint stores as one tensor (Phi-3's
-  // qkv_proj): a scale "per tensor" may then be one per part. Empty: one part.
+  // qkv_proj): a scale "per tensor" may then be one per part. A rank holds its share of each part.
+  // Empty: one part.
   std::vector<int64_t> parts;
 };
 
@@ -96,7 +97,8 @@ class LinearMethod {
   // The scheme this layer really uses: "unquantized" for a layer an AWQ checkpoint leaves alone.
   virtual std::string_view scheme() const = 0;
   // Known from headers and config, before any weight is read: what the plan shows and the chooser
-  // is asked with. process_weights_after_loading must return exactly these formats.
+  // is asked with. process_weights_after_loading must return exactly these formats (only a slice of
+  // the inputs of a layer with act-order differs: it has group_k = 1, whatever the slice).
   virtual tensor::WeightFormat weight_format() const = 0;
   virtual tensor::ActivationFormat activation_format() const { return {}; }
 

@@ -221,7 +221,7 @@ WeightSpec bias_spec(const LinearLayer& layer) {
   WeightSpec spec;
   spec.slot = Slot::kBias;
   spec.suffix = "bias";
-  spec.dtypes = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+  spec.dtypes = {DType::kF16, DType::kBF16, DType::kF32};
   spec.shape = {layer.n};
   spec.along_n = {0, 1};
   return spec;

@@ -21,17 +21,6 @@ T element(const TensorView& view, size_t i) {
   return value;
 }
 
-// "(2, 5)": where element `i` stands.
-std::string place(const tensor::Shape& shape, size_t i) {
-  tensor::Shape at(shape.size());
-  auto rest = static_cast<int64_t>(i);
-  for (size_t d = shape.size(); d-- > 0;) {
-    at[d] = rest % shape[d];
-    rest /= shape[d];
-  }
-  return tensor::to_string(at);
-}
-
 std::optional<int64_t> number_in(const base::Json& value) {
   if (value.is_int()) return value.as_int();
   if (!value.is_string()) return std::nullopt;
@@ -43,6 +32,17 @@ std::optional<int64_t> number_in(const base::Json& value) {
 }
 
 }  // namespace
+
+std::string element_name(std::string_view suffix, const tensor::Shape& shape, size_t i) {
+  if (squeezed(shape).empty()) return std::string(suffix);
+  tensor::Shape at(shape.size());
+  auto rest = static_cast<int64_t>(i);
+  for (size_t d = shape.size(); d-- > 0;) {
+    at[d] = rest % shape[d];
+    rest /= shape[d];
+  }
+  return fmt::format("{}: element {}", suffix, tensor::to_string(at));
+}
 
 tensor::Shape squeezed(const tensor::Shape& shape) {
   tensor::Shape out;
@@ -91,8 +91,8 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
                                 tensor::name(view.dtype)));
     }
     if (!std::isfinite(out[i])) {
-      return fail(ErrorCode::kCorrupt, fmt::format("{}: element {} is {}; the file is damaged",
-                                                   suffix, place(view.shape, i), out[i]));
+      return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; the file is damaged",
+                                                   element_name(suffix, view.shape, i), out[i]));
     }
   }
   return out;
@@ -113,8 +113,8 @@ Result<std::vector<int32_t>> read_ints(const TensorView& view, std::string_view 
         view.dtype == DType::kS32 ? element<int32_t>(view, i) : element<int64_t>(view, i);
     out[i] = static_cast<int32_t>(value);
     if (out[i] != value) {
-      return fail(ErrorCode::kCorrupt, fmt::format("{}: element {} is {}, too large", suffix,
-                                                   place(view.shape, i), value));
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} is {}, too large", element_name(suffix, view.shape, i), value));
     }
   }
   return out;

@@ -21,6 +21,10 @@ inline const std::vector<tensor::DType> kFloats = {tensor::DType::kF16, tensor::
 // `shape` without its dimensions of 1: (N, 1) and (N) are one shape, () and (1) are one.
 tensor::Shape squeezed(const tensor::Shape& shape);
 
+// "weight_scale: element (2, 5)": element `i` in row-major order. A tensor of one is just its
+// suffix.
+std::string element_name(std::string_view suffix, const tensor::Shape& shape, size_t i);
+
 // The tensor of a slot. Errors: it is missing; its shape (dimensions of 1 aside) is not `shape`;
 // its bytes are not what type and shape make. `suffix` names it.
 Result<const tensor::TensorView*> need(const RawWeights& raw, Slot slot, std::string_view suffix,

@@ -75,9 +75,8 @@ Result<std::vector<float>> read_scales(const TensorView& view, std::string_view 
   NIBBLE_ASSIGN(std::vector<float> scale, read_floats(view, suffix));
   for (size_t i = 0; i < scale.size(); ++i) {
     if (scale[i] > 0) continue;
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: element {} of {} is {}; a scale is positive", suffix, i,
-                            tensor::to_string(view.shape), scale[i]));
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
+                                                 element_name(suffix, view.shape, i), scale[i]));
   }
   return scale;
 }

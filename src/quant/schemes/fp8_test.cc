@@ -1,1 +1,318 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "base/number.h"
+#include "quant/test_support.h"
+
+namespace nibble::quant {
+namespace {
+
+using tensor::DType;
+using tensor::Shape;
+
+const std::string kModule = "model.layers.0.mlp.up_proj";
+const std::string kDynamic = R"({"quant_method": "fp8", "activation_scheme": "dynamic"})";
+const std::string kStatic = R"({"quant_method": "fp8", "activation_scheme": "static"})";
+const std::string kBlock =
+    R"({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [4, 8]})";
+const std::string kAt = "config.json: quantization_config: ";
+
+std::vector<uint8_t> codes(int64_t count) {
+  std::vector<uint8_t> out;
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back(static_cast<uint8_t>(i * 37 % 126 | i % 2 << 7));
+  return out;
+}
+
+TestCheckpoint weight_only(int64_t n, int64_t k, DType dtype = DType::kE4M3) {
+  TestCheckpoint out;
+  out.add(kModule + ".weight", dtype, {n, k}, codes(n * k));
+  return out;
+}
+
+// Expects w = value(code) * scale(n, k).
+template <class Scale>
+void expect_weight(const tensor::QuantizedWeight& weight, float (*value)(uint8_t), Scale scale) {
+  const auto code = codes(weight.n * weight.k);
+  const std::vector<float> w = dequantize(weight);
+  for (int64_t n = 0; n < weight.n; ++n) {
+    for (int64_t k = 0; k < weight.k; ++k) {
+      const auto i = static_cast<size_t>(n * weight.k + k);
+      ASSERT_EQ(w[i], value(code[i]) * scale(n, k)) << n << ", " << k;
+    }
+  }
+}
+
+TEST(fp8, a_scale_per_tensor_multiplies_all) {
+  for (const Shape& shape : {Shape{}, Shape{1}, Shape{1, 1}}) {
+    TestCheckpoint checkpoint = weight_only(6, 10);
+    checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, shape, {0.3f});
+    const auto weight = load_layer(checkpoint, kDynamic, {kModule, 6, 10, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->format), "e4m3t");
+    EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 token");
+    expect_weight(*weight, base::f32_from_e4m3, [](int64_t, int64_t) { return 0.3f; });
+    // The weights are used where they lie.
+    EXPECT_EQ(weight->code.data, checkpoint.view(kModule + ".weight").data);
+  }
+}
+
+TEST(fp8, a_scale_per_output_has_one_or_two_dimensions) {
+  for (const Shape& shape : {Shape{6}, Shape{6, 1}}) {
+    TestCheckpoint checkpoint = weight_only(6, 10);
+    checkpoint.add<uint16_t>(kModule + ".weight_scale", DType::kBF16, shape,
+                             {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0});
+    const auto weight = load_layer(checkpoint, kDynamic, {kModule, 6, 10, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->format), "e4m3c");
+    EXPECT_EQ(weight->format.scale_type, DType::kBF16);
+    expect_weight(*weight, base::f32_from_e4m3,
+                  [](int64_t n, int64_t) { return static_cast<float>(n + 1); });
+  }
+}
+
+TEST(fp8, the_last_blocks_are_short_where_the_size_does_not_divide) {
+  for (const char* name : {"weight_scale_inv", "weight_scale"}) {
+    TestCheckpoint checkpoint = weight_only(6, 20);  // blocks of 4 and 2 outputs, 8, 8 and 4 inputs
+    checkpoint.add<float>(kModule + "." + name, DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
+    const auto weight = load_layer(checkpoint, kBlock, {kModule, 6, 20, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->format), "e4m3b4x8");
+    EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 g8");
+    expect_weight(*weight, base::f32_from_e4m3,
+                  [](int64_t n, int64_t k) { return static_cast<float>(1 + n / 4 * 3 + k / 8); });
+  }
+}
+
+TEST(fp8, e8m0_scales_are_powers_of_two) {
+  TestCheckpoint checkpoint = weight_only(4, 8);
+  checkpoint.add<uint8_t>(kModule + ".weight_scale_inv", DType::kE8M0, {1, 1}, {120});
+  const auto weight = load_layer(
+      checkpoint, R"({"quant_method": "fp8", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+                      "weight_block_size": [4, 8]})",
+      {kModule, 4, 8, false, {}});
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(weight->format.scale_type, DType::kE8M0);
+  expect_weight(*weight, base::f32_from_e4m3, [](int64_t, int64_t) { return 0x1p-7f; });
+}
+
+TEST(fp8, each_byte_type_is_read_as_what_it_is) {
+  struct Case {
+    DType dtype;
+    float (*value)(uint8_t);
+  };
+  for (const Case& c : {Case{DType::kE4M3FNUZ, base::f32_from_e4m3fnuz},
+                        Case{DType::kE5M2FNUZ, base::f32_from_e5m2fnuz}}) {
+    TestCheckpoint checkpoint = weight_only(6, 10, c.dtype);
+    checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {0.5f});
+    const auto weight = load_layer(checkpoint, kDynamic, {kModule, 6, 10, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    expect_weight(*weight, c.value, [](int64_t, int64_t) { return 0.5f; });
+  }
+}
+
+TEST(fp8, static_activations_take_the_stored_scale) {
+  for (const char* name : {"input_scale", "activation_scale"}) {
+    TestCheckpoint checkpoint = weight_only(6, 10);
+    checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {0.5f});
+    checkpoint.add<float>(kModule + "." + name, DType::kF32, {1}, {0.25f});
+    const auto weight = load_layer(checkpoint, kStatic, {kModule, 6, 10, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 tensor static");
+    EXPECT_EQ(weight->input_scale, 0.25f);
+    checkpoint.remove(kModule + "." + name);
+    EXPECT_EQ(message(load_layer(checkpoint, kStatic, {kModule, 6, 10, false, {}})),
+              "missing " + kModule + ".input_scale");
+  }
+}
+
+TEST(fp8, an_input_scale_beside_dynamic_activations_is_unused_and_says_why) {
+  TestCheckpoint checkpoint = weight_only(6, 10);
+  checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {0.5f});
+  checkpoint.add<float>(kModule + ".input_scale", DType::kF32, {}, {0.25f});
+  const auto config = parse_config(checkpoint, kDynamic);
+  const auto method = (*config)->linear_method({kModule, 6, 10, false, {}}, checkpoint.lookup());
+  ASSERT_TRUE(method) << message(method);
+  const auto specs = (*method)->create_weights();
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[2].slot, Slot::kUnused);
+  EXPECT_EQ(specs[2].unused, "activation_scheme is dynamic");
+}
+
+TEST(fp8, the_parts_of_a_fused_layer_keep_their_own_scales) {
+  TestCheckpoint checkpoint = weight_only(8, 10);
+  checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {3}, {1, 2, 3});
+  checkpoint.add<float>(kModule + ".input_scale", DType::kF32, {3}, {0.5f, 0.5f, 0.5f});
+  const LinearLayer layer{kModule, 8, 10, false, {4, 2, 2}};
+  const auto weight = load_layer(checkpoint, kStatic, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3c");
+  expect_weight(*weight, base::f32_from_e4m3, [](int64_t n, int64_t) {
+    return n < 4 ? 1.0f : n < 6 ? 2.0f : 3.0f;
+  });
+  checkpoint.add<float>(kModule + ".input_scale", DType::kF32, {3}, {0.5f, 2.0f, 0.5f});
+  EXPECT_EQ(
+      message(load_layer(checkpoint, kStatic, layer)),
+      "input_scale: the parts of a fused layer have the input scales 0.5, 2, 0.5; one product "
+      "needs one");
+}
+
+TEST(fp8, plain_weights_stay_plain_whatever_the_list_says) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kBF16, {2, 2}, std::vector<uint16_t>(4, 0x3f80));
+  const auto weight = load_layer(checkpoint, kDynamic, {kModule, 2, 2, false, {}});
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "bf16");
+  TestCheckpoint quantized = weight_only(6, 10);
+  quantized.add<float>(kModule + ".weight_scale", DType::kF32, {}, {0.5f});
+  const auto listed = load_layer(quantized,
+                                 R"({"quant_method": "fp8", "activation_scheme": "dynamic",
+                                     "ignored_layers": ["mlp.up_proj"]})",
+                                 {kModule, 6, 10, false, {}});
+  ASSERT_TRUE(listed) << message(listed);
+  EXPECT_EQ(tensor::to_string(listed->format), "e4m3t");
+}
+
+TEST(fp8, a_weight_without_a_scale_is_refused) {
+  TestCheckpoint checkpoint = weight_only(6, 10);
+  const LinearLayer layer{kModule, 6, 10, false, {}};
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
+            kModule +
+                ".weight is e4m3, but has no scale: neither weight_scale_inv nor weight_scale is "
+                "stored");
+  checkpoint.add<float>(kModule + ".scale_weight", DType::kF32, {}, {0.5f});
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
+            kModule +
+                ".weight is e4m3, but has no scale: neither weight_scale_inv nor weight_scale is "
+                "stored (" +
+                kModule + ".scale_weight is no name of this format)");
+}
+
+TEST(fp8, a_scale_of_a_strange_shape_is_refused) {
+  TestCheckpoint checkpoint = weight_only(6, 10);
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 2}, {1, 1, 1, 1});
+  const LinearLayer layer{kModule, 6, 10, false, {}};
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
+            kModule +
+                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (6); "
+                "weight_block_size is not given");
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 3},
+                        std::vector<float>(6, 1));
+  EXPECT_EQ(message(load_layer(checkpoint, kBlock, layer)),
+            kModule +
+                ".weight_scale_inv: (2, 3) is neither one scale nor one per output (6); one per "
+                "block of 4 x 8 is (2, 2)");
+}
+
+TEST(fp8, scales_that_are_not_positive_numbers_are_refused_by_place) {
+  const LinearLayer layer{kModule, 2, 4, false, {}};
+  auto with = [&](std::vector<float> scales) {
+    TestCheckpoint checkpoint = weight_only(2, 4);
+    checkpoint.add(kModule + ".weight_scale", DType::kF32, {2, 1}, scales);
+    return message(load_layer(checkpoint, kDynamic, layer));
+  };
+  EXPECT_EQ(with({1, 0}), "weight_scale: element (1, 0) is 0; a scale is positive");
+  EXPECT_EQ(with({-1, 1}), "weight_scale: element (0, 0) is -1; a scale is positive");
+  EXPECT_EQ(with({1, HUGE_VALF}), "weight_scale: element (1, 0) is inf; the file is damaged");
+  EXPECT_EQ(with({1, NAN}), "weight_scale: element (1, 0) is nan; the file is damaged");
+  TestCheckpoint checkpoint = weight_only(2, 4);
+  checkpoint.add<uint8_t>(kModule + ".weight_scale", DType::kE8M0, {}, {255});
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
+            "weight_scale is nan; the file is damaged");
+}
+
+TEST(fp8, codes_that_are_no_numbers_are_refused_by_place) {
+  const LinearLayer layer{kModule, 2, 4, false, {}};
+  auto with = [&](DType dtype, uint8_t code) {
+    TestCheckpoint checkpoint;
+    checkpoint.add<uint8_t>(kModule + ".weight", dtype, {2, 4}, {0, 1, 2, 3, 4, 5, code, 7});
+    checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {1});
+    return message(load_layer(checkpoint, kDynamic, layer));
+  };
+  auto refusal = [](const char* code) {
+    return fmt::format(
+        "weight: element (1, 2) is {}, which is no number; the file is damaged or was "
+        "quantized with a scale of zero",
+        code);
+  };
+  EXPECT_EQ(with(DType::kE4M3, 0x7f), refusal("0x7f"));
+  EXPECT_EQ(with(DType::kE4M3, 0xff), refusal("0xff"));
+  EXPECT_EQ(with(DType::kE4M3, 0x80), "no error");
+  EXPECT_EQ(with(DType::kE5M2, 0x7c), refusal("0x7c"));
+  EXPECT_EQ(with(DType::kE5M2, 0xfe), refusal("0xfe"));
+  EXPECT_EQ(with(DType::kE4M3FNUZ, 0x80), refusal("0x80"));
+  EXPECT_EQ(with(DType::kE4M3FNUZ, 0xff), "no error");
+}
+
+TEST(fp8, a_weight_of_another_type_is_refused) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<uint8_t>(kModule + ".weight", DType::kU8, {2, 4}, std::vector<uint8_t>(8));
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, {kModule, 2, 4, false, {}})),
+            kModule + ".weight: expected a type of fp8 or a plain float, found u8");
+}
+
+TEST(fp8, scales_of_the_kv_cache_are_known_and_unused) {
+  const auto config = parse_config(TestCheckpoint(), kDynamic);
+  ASSERT_TRUE(config);
+  tensor::TensorInfo info;
+  for (const char* name :
+       {"model.layers.0.self_attn.k_scale", "model.layers.0.self_attn.k_proj.k_scale",
+        "model.layers.0.self_attn.kv_scale", "model.layers.0.self_attn.v_proj.output_scale"}) {
+    info.name = name;
+    EXPECT_EQ((*config)->unused_reason(info),
+              "a scale of a quantized KV cache; the cache here is not quantized")
+        << name;
+  }
+  info.name = "model.layers.0.mlp.down_proj.weight_scale";
+  EXPECT_EQ((*config)->unused_reason(info), "");
+}
+
+TEST(fp8, configs_that_cannot_be_read_are_refused_by_key_and_value) {
+  auto refused = [](const std::string& keys) {
+    return message(parse_config(TestCheckpoint(), R"({"quant_method": "fp8", )" + keys + "}"));
+  };
+  EXPECT_EQ(refused(R"("activation_scheme": "dynamic", "scale_fmt": "float", "fmt": "e4m3")"),
+            "no error");
+  EXPECT_EQ(refused(R"("fmt": "e4m3")"), kAt + "key \"activation_scheme\" is missing");
+  EXPECT_EQ(refused(R"("activation_scheme": "token")"),
+            kAt + "activation_scheme is \"token\"; known are: static, dynamic");
+  EXPECT_EQ(refused(R"("activation_scheme": "dynamic", "scale_fmt": "e5m3")"),
+            kAt + "scale_fmt is \"e5m3\"; known are: float, ue8m0");
+  EXPECT_EQ(refused(R"("activation_scheme": "dynamic", "store_dtype": "mxfp4")"),
+            kAt + "store_dtype is \"mxfp4\"; known are: fp8");
+  EXPECT_EQ(refused(R"("activation_scheme": "static", "weight_block_size": [128, 128])"),
+            kAt +
+                "activation_scheme is static, but weight_block_size is given; block weights have "
+                "dynamic activations");
+  for (const char* size :
+       {"128", "[128]", "[128, 0]", "[-1, 128]", "[128, 128, 128]", "[1.5, 2]"}) {
+    EXPECT_EQ(
+        refused(fmt::format(R"("activation_scheme": "dynamic", "weight_block_size": {})", size))
+            .rfind(kAt + "weight_block_size: expected two positive integers, found ", 0),
+        0u)
+        << size;
+  }
+}
+
+TEST(fp8, a_checkpoint_that_does_not_say_is_read_when_the_scheme_is_named) {
+  TestCheckpoint checkpoint = weight_only(6, 10);
+  checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {0.5f});
+  checkpoint.add<float>(kModule + ".input_scale", DType::kF32, {}, {0.25f});
+  CheckpointFacts facts;
+  facts.tensors = checkpoint.lookup();
+  const auto scheme = detect_scheme(facts, "FP8");
+  ASSERT_TRUE(scheme) << message(scheme);
+  const auto config = (*scheme)->parse(facts);
+  ASSERT_TRUE(config) << message(config);
+  EXPECT_EQ((*config)->notes, (std::vector<std::string>{
+                                  "no quantization_config: activations taken as static, for there "
+                                  "are input scales"}));
+  const auto method = (*config)->linear_method({kModule, 6, 10, false, {}}, facts.tensors);
+  ASSERT_TRUE(method) << message(method);
+  EXPECT_TRUE((*method)->activation_format().is_static);
+}
+
+}  // namespace
+}  // namespace nibble::quant

@@ -164,7 +164,8 @@ class GptqMethod : public LinearMethod {
     if (raw.get(Slot::kGroupIndex) == nullptr && !p_.desc_act) return {};
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kGroupIndex, "g_idx", {out.k}));
     NIBBLE_ASSIGN(const std::vector<int32_t> g_idx, read_ints(*view, "g_idx"));
-    return p_.desc_act ? sort_by_group(g_idx, groups, out) : check_group_order(g_idx, p_.group);
+    return p_.desc_act ? sort_by_group(g_idx, groups, out.k != k_, out)
+                       : check_group_order(g_idx, p_.group);
   }
 
   // qweight -> (N, K) codes, columns in the order of the groups.
