@@ -9,7 +9,7 @@
 namespace nibble::kernels {
 namespace {
 
-constexpr int64_t kTaskRows = 48;        // a multiple of every ISA's rows in registers (6, 8)
+constexpr int64_t kTaskRows = 96;        // a multiple of every ISA's rows in registers (6, 8)
 constexpr int64_t kSplitTokens = 128;    // the least context that is worth a task of its own
 constexpr int64_t kSerialWork = 250000;  // multiplications: a few us of one core
 

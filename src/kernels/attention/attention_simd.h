@@ -205,7 +205,7 @@ float soften_row(float* s, int64_t lo, int64_t hi, int64_t width, float soft_cap
   const F m = all(new_max);
   F total = zero();
   for (int64_t i = 0; i < width; i += kLanes) {
-    const F p = exp(sub(load(s + i), m));
+    const F p = exp_falling(sub(load(s + i), m));
     store(s + i, p);
     total = add(total, p);
   }
@@ -287,6 +287,13 @@ void run_range(const AttentionRange& a, const Scratch& s) {
   }
 }
 
+void scale_row(const float* from, int64_t n, float factor, float* to) {
+  const F f = all(factor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, mul(f, load(from + i)));
+  if (i < n) store_n(to + i, n - i, mul(f, load_n(from + i, n - i)));
+}
+
 void attention_range(const AttentionRange& a) noexcept {
   Scratch s;
   s.keys = a.scratch;
@@ -296,7 +303,7 @@ void attention_range(const AttentionRange& a) noexcept {
   s.keep = s.q + a.rows * a.key_dim;
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* from = a.q + r / a.group * a.ldq + r % a.group * a.key_dim;
-    for (int64_t d = 0; d < a.key_dim; ++d) s.q[r * a.key_dim + d] = from[d] * a.scale;
+    scale_row(from, a.key_dim, a.scale, s.q + r * a.key_dim);
     a.max[r] = -__builtin_inff();
     a.sum[r] = 0;
     for (int64_t d = 0; d < a.value_dim; d += kLanes) store(a.acc + r * a.value_dim + d, zero());

@@ -52,9 +52,11 @@ NIBBLE_INLINE bool any_not_finite(F v) {
   const F inf = all(__builtin_inff());
   return _mm256_movemask_ps(_mm256_cmp_ps(abs(v), inf, _CMP_NLT_UQ)) != 0;
 }
-// 2^(n-1), where t = n + 1.5 * 2^23 holds the small integer n in its low bits.
-NIBBLE_INLINE F half_power_of_two(F t) {
-  const I biased = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(126));
+// 2^(n + kBias - 127), where t = n + 1.5 * 2^23 holds the small integer n in its low bits; 0 where
+// n + kBias is 0.
+template <int kBias>
+NIBBLE_INLINE F power_of_two(F t) {
+  const I biased = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(kBias));
   return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
 // Even and odd lanes exchanged: 1 0 3 2 5 4 7 6.

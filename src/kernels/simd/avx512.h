@@ -43,8 +43,9 @@ NIBBLE_INLINE F if_less(F a, F b, F yes, F no) {
 NIBBLE_INLINE bool any_not_finite(F v) {
   return _mm512_cmp_ps_mask(abs(v), all(__builtin_inff()), _CMP_NLT_UQ) != 0;
 }
-NIBBLE_INLINE F half_power_of_two(F t) {
-  const I biased = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(126));
+template <int kBias>
+NIBBLE_INLINE F power_of_two(F t) {
+  const I biased = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(kBias));
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, biased, 23));
 }
 NIBBLE_INLINE F swap_pairs(F v) { return _mm512_maskz_permute_ps(0xffff, v, 0xb1); }

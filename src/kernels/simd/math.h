@@ -8,25 +8,35 @@
 namespace nibble::kernels::NIBBLE_SIMD {
 namespace {
 
-// e^x with a relative error of at most 1.5e-7. Below -86.99 it is 0, above 88.73 inf; nan stays.
-//
-//   x = n ln 2 + r,  |r| <= ln 2 / 2,  e^x = 2^n (1 + r + r^2 Q(r))
-NIBBLE_INLINE F exp(F x) {
-  x = max(all(-87.3f), min(all(89.0f), x));
+// x = n ln 2 + r with |r| <= ln 2 / 2: gives e^r, and in t the bits of n + 1.5 * 2^23.
+NIBBLE_INLINE F exp_of_rest(F x, F* t) {
   const F round = all(12582912.0f);  // 1.5 * 2^23: adding it leaves an integer in the low bits
-  const F t = fma(x, all(1.44269504f), round);
-  const F n = sub(t, round);
-  F r =
-      fnma(n, all(0.693145752f), x);  // ln 2 in two parts, the first with few bits: n * it is exact
+  *t = fma(x, all(1.44269504f), round);
+  const F n = sub(*t, round);
+  // ln 2 in two parts, the first with few bits: n times it is exact.
+  F r = fnma(n, all(0.693145752f), x);
   r = fnma(n, all(1.42860677e-6f), r);
   F q = all(0.0013950987f);
   q = fma(q, r, all(0.008369176f));
   q = fma(q, r, all(0.0416662f));
   q = fma(q, r, all(0.16666517f));
   q = fma(q, r, all(0.5f));
-  const F p = add(fma(mul(r, r), q, r), all(1.0f));
-  const F half = half_power_of_two(t);  // of 2^n, so that n = 128 fits; n = -126 becomes 0
-  return mul(mul(p, half), all(2.0f));
+  return add(fma(mul(r, r), q, r), all(1.0f));
+}
+
+// e^x with a relative error of at most 1.5e-7. Below -86.99 it is 0, above 88.73 inf; nan stays.
+NIBBLE_INLINE F exp(F x) {
+  F t;
+  const F p = exp_of_rest(max(all(-87.3f), min(all(89.0f), x)), &t);
+  // 2^(n-1) and then 2, so that n = 128 fits; n = -126 becomes 0.
+  return mul(mul(p, power_of_two<126>(t)), all(2.0f));
+}
+
+// The same for x <= 0, a little faster. Below -87.7 it is 0.
+NIBBLE_INLINE F exp_falling(F x) {
+  F t;
+  const F p = exp_of_rest(max(all(-88.0f), x), &t);
+  return mul(p, power_of_two<127>(t));  // n = -127 becomes 0
 }
 
 // 1 / (1 + e^-x)
