@@ -4,7 +4,7 @@ SCHEMA = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "description": "Where, e.g. \"Zürich\" <or> 'Ås' & more"},
-        "days": {"type": "integer", "minimum": 1, "default": 3},
+        "days": {"type": ["integer", "null"], "minimum": 1, "default": 3},
         "units": {"type": "array", "items": {"type": "string", "enum": ["C", "F"]}},
         "place": {"type": "object", "properties": {"lat": {"type": "number"}}, "nullable": True},
     },
@@ -70,7 +70,7 @@ PLAIN_TOOLS = [{"type": "function", "function": {
     "name": "search", "description": "Search.\nTwo lines.", "parameters": {
         "type": "object", "properties": {
             "q": {"type": "string", "description": "What"},
-            "n": {"type": ["integer", "null"], "description": "How many", "default": 10},
+            "n": {"type": "integer", "description": "How many", "default": 10},
             "deep": {"type": "boolean"},
             "map": {"type": "object", "additionalProperties": {"type": "number"}}},
         "required": ["q", "n"]},
@@ -86,7 +86,7 @@ VARIANTS = {
                            "documents": [{"title": "T", "text": "Body"}],
                            "builtin_tools": ["browser", "python"]}},
     "plain tools": {"tools": PLAIN_TOOLS, "add_generation_prompt": True,
-                    "extra": {"functions": PLAIN_TOOLS, "datetime": "2026-03-04",
+                    "extra": {"functions": "[search]", "datetime": "2026-03-04",
                               "tools_in_user_message": False, "xml_tools": ["a"],
                               "keep_cot": True, "clear_thinking": False}},
 }
