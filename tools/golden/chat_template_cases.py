@@ -71,8 +71,9 @@ PLAIN_TOOLS = [{"type": "function", "function": {
         "type": "object", "properties": {
             "q": {"type": "string", "description": "What"},
             "n": {"type": "integer", "description": "How many", "default": 10},
-            "deep": {"type": "boolean"},
-            "map": {"type": "object", "additionalProperties": {"type": "number"}}},
+            "deep": {"type": "boolean", "description": "?"},
+            "map": {"type": "object", "description": "Weights",
+                    "additionalProperties": {"type": "number"}}},
         "required": ["q", "n"]},
     "return": {"type": "string", "description": "Found"}}}]
 VARIANTS = {
