@@ -47,18 +47,25 @@ std::tm time_of(const Json& document) {
   return now;
 }
 
+// A member of a case, or else what all cases of the file share.
+const Json* given(const Json& document, const Json& test, const char* name) {
+  const Json* own = test.find_set(name);
+  return own != nullptr ? own : document.find("shared")->find_set(name);
+}
+
 Result<std::string> render(const Json& document, const Json& test) {
+  const auto get = [&](const char* name) { return given(document, test, name); };
   ChatVariables variables;
-  if (const Json* token = test.find("bos_token")) variables.bos_token = token->as_string();
-  if (const Json* token = test.find("eos_token")) variables.eos_token = token->as_string();
-  if (const Json* add = test.find("add_generation_prompt")) {
+  if (const Json* token = get("bos_token")) variables.bos_token = token->as_string();
+  if (const Json* token = get("eos_token")) variables.eos_token = token->as_string();
+  if (const Json* add = get("add_generation_prompt")) {
     variables.add_generation_prompt = add->as_bool();
   }
-  if (const Json* extra = test.find("extra")) variables.extra = *extra;
+  if (const Json* extra = get("extra")) variables.extra = *extra;
   variables.now = time_of(document);
   NIBBLE_ASSIGN(const ChatTemplate chat,
-                ChatTemplate::parse(test.find("template")->as_string(), "golden"));
-  return chat.render(*test.find("messages"), test.find_set("tools"), variables);
+                ChatTemplate::parse(get("template")->as_string(), "golden"));
+  return chat.render(*get("messages"), get("tools"), variables);
 }
 
 struct Tally {

@@ -110,7 +110,6 @@ Value Interpreter::eval_slice(const Value& object, const Expr& slice, const Scop
     if (slice.children[i] == nullptr) return std::nullopt;
     const Value v = eval(*slice.children[i], scope);
     if (v.is_none()) return std::nullopt;
-    require_defined(v);
     if (!v.is_integral()) raise("slice indices must be integers or None");
     return v.integer();
   };

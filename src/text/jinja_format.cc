@@ -282,7 +282,7 @@ class BraceFormat {
   BraceFormat(Interpreter& in, const Arguments& arguments) : in_(in), arguments_(arguments) {}
 
   std::string run(std::string_view format, int depth = 0) {
-    if (depth > 1) raise("Max string recursion exceeded");
+    if (depth > 2) raise("Max string recursion exceeded");
     std::string out;
     for (size_t at = 0; at < format.size();) {
       const char c = format[at++];

@@ -145,7 +145,9 @@ const FilterRow kGlobals[] = {
 }  // namespace
 
 std::optional<Value> global_of(std::string_view name) {
-  if (name == "lipsum") raise_unsupported("the global function 'lipsum' (random text)");
+  if (name == "lipsum" || name == "self" || name == "super") {
+    raise_unsupported(fmt::format("the global '{}'", name));
+  }
   const auto* row = std::find_if(std::begin(kGlobals), std::end(kGlobals),
                                  [&](const FilterRow& r) { return r.name == name; });
   if (row == std::end(kGlobals)) return std::nullopt;

@@ -144,7 +144,9 @@ class Lexer {
     return text_.npos;
   }
 
+  // A comment, or a raw block, that begins where the template ends is empty, for Jinja.
   void comment() {
+    if (at_ == text_.size()) return;
     for (size_t at = at_; at < text_.size(); ++at) {
       if (size_t end = closing(at, "#}", true, true); end != text_.npos) return advance(end);
     }
@@ -161,6 +163,7 @@ class Lexer {
 
   void raw(size_t begin) {
     advance(begin);
+    if (at_ == text_.size()) return;
     for (size_t open = text_.find("{%", at_); open != text_.npos;
          open = text_.find("{%", open + 2)) {
       size_t at = open + 2;

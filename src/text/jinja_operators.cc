@@ -322,7 +322,7 @@ Value slice_of(Interpreter& interpreter, const Value& object, const Slice& slice
     }
     return Value(std::shared_ptr<const Range>(std::make_shared<Range>(part)));
   }
-  return make_undefined(fmt::format("{} object has no element slice", type_name(object)));
+  raise(fmt::format("'{}' object cannot be sliced", type_name(object)));
 }
 
 }  // namespace nibble::text::jinja

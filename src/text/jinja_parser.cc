@@ -42,7 +42,15 @@ class Parser {
  public:
   explicit Parser(std::string_view source) : tokens_(tokenize(source)) {}
 
-  Body run() { return body_until({}); }
+  Body run() {
+    Body body = body_until({});
+    if (!unknown_.empty()) {
+      const Unknown& first = unknown_.front();
+      first.is_test ? check_test_exists(first.name, first.line)
+                    : check_filter_exists(first.name, first.line);
+    }
+    return body;
+  }
 
  private:
   using Names = std::initializer_list<std::string_view>;
@@ -431,8 +439,10 @@ class Parser {
     const Nested nested(expression_level_);
     check_levels();
     const int line = current().line;
+    const size_t unknown_before = unknown_.size();
     Node node = or_expression();
     while (skip_name("if")) {
+      unknown_.resize(unknown_before);  // what stands before the if is inside it
       const bool soft = std::exchange(soft_, true);
       Node test = or_expression();
       node = make_with(Expr::Kind::kConditional, line, std::move(test), std::move(node));
@@ -765,7 +775,9 @@ class Parser {
     Node node = make_with(Expr::Kind::kFilter, current().line, std::move(value));
     node->name = dotted_name();
     if (is_op("(")) call_arguments(*node);
-    if (!soft_) check_filter_exists(node->name, node->line);
+    if (!soft_ && find_filter(node->name) == nullptr) {
+      unknown_.push_back({node->name, node->line, false});
+    }
     return node;
   }
 
@@ -785,7 +797,9 @@ class Parser {
       node->call.positional.push_back(postfix(primary(false)));
       measure(*node, node->call.positional.back());
     }
-    if (!soft_) check_test_exists(node->name, node->line);
+    if (!soft_ && find_test(node->name) == nullptr) {
+      unknown_.push_back({node->name, node->line, true});
+    }
     return negated ? make_with(Expr::Kind::kNot, line, std::move(node)) : std::move(node);
   }
 
@@ -798,6 +812,12 @@ class Parser {
   // Inside an if: an unknown filter is an error only when it is reached (a template may ask whether
   // the filter exists).
   bool soft_ = false;
+  struct Unknown {
+    std::string name;
+    int line;
+    bool is_test;
+  };
+  std::vector<Unknown> unknown_;  // filters and tests to complain about in the end
   int expression_level_ = 0;
   int block_level_ = 0;
   Budget unmetered_{Limits{}};  // literals are bounded by the source

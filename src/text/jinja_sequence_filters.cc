@@ -225,14 +225,9 @@ Value reverse(Interpreter& in, const Value& value, const Arguments&) {
   return generator(in, std::move(all));
 }
 
-int64_t positive(const Arguments& args, std::string_view filter) {
-  const int64_t n = args.integer(0, 0);
-  if (n <= 0) raise(fmt::format("the filter {} needs a number above 0", filter));
-  return n;
-}
-
 Value batch(Interpreter& in, const Value& value, const Arguments& args) {
-  const auto count = static_cast<size_t>(positive(args, "batch"));
+  const int64_t linecount = args.integer(0, 0);
+  const auto count = static_cast<size_t>(linecount);  // a negative one is never reached
   const bool fills = args.get(1) != nullptr && !args.at(1).is_none();
   std::vector<Value> rows;
   std::vector<Value> row;
@@ -241,7 +236,7 @@ Value batch(Interpreter& in, const Value& value, const Arguments& args) {
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
-    if (fills) {
+    if (fills && linecount > 0) {
       in.budget().make(std::min(count, SIZE_MAX / sizeof(Value)) * sizeof(Value));
       row.resize(std::max(row.size(), count), args.at(1));
     }
@@ -251,13 +246,15 @@ Value batch(Interpreter& in, const Value& value, const Arguments& args) {
 }
 
 Value slice(Interpreter& in, const Value& value, const Arguments& args) {
-  const auto count = static_cast<size_t>(positive(args, "slice"));
+  const int64_t slices = args.integer(0, 0);
+  if (slices == 0) raise("the filter slice cannot make 0 slices");
+  const size_t count = slices > 0 ? static_cast<size_t>(slices) : 1;
   const std::vector<Value> all = in.items_of(value);
   const size_t each = all.size() / count;
   const size_t longer = all.size() % count;  // the first ones take one more
   std::vector<Value> columns;
   size_t at = 0;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; slices > 0 && i < count; ++i) {
     const size_t size = each + (i < longer ? 1 : 0);
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
     std::vector<Value> column(begin, begin + static_cast<std::ptrdiff_t>(size));

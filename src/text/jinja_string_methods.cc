@@ -250,11 +250,12 @@ Value join(In& in, const Value& self, const Args& args) {
 }
 
 Value replace(In& in, const Value& self, const Args& args) {
-  const auto part = [&](size_t i) {
-    const std::string& text = args.string(i);
-    return self.string().markup && !args.at(i).string().markup ? html_escaped(text) : text;
-  };
-  return like(in, self, replaced(in.budget(), self.bytes(), part(0), part(1), args.integer(2, -1)));
+  // Of a string marked safe, only what is put in is escaped.
+  const std::string& given_new = args.string(1);
+  const bool escapes = self.string().markup && !args.at(1).string().markup;
+  const std::string to = escapes ? html_escaped(given_new) : given_new;
+  return like(in, self,
+              replaced(in.budget(), self.bytes(), args.string(0), to, args.integer(2, -1)));
 }
 
 Value removeprefix(In& in, const Value& self, const Args& args) {

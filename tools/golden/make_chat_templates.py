@@ -7,7 +7,8 @@
         comparing with templates that are not in the tree (NIBBLE_CHAT_TEMPLATES names the folder)
 
 Each case holds the template, its input and either `expected` or `error`, the exception that
-transformers' engine ended with. Needs transformers and jinja2; their versions are recorded.
+transformers' engine ended with; `shared` holds what all cases of a file have in common. Needs
+transformers and jinja2; their versions are recorded.
 """
 
 import argparse
@@ -49,21 +50,22 @@ def render(case):
     return rendered[0]
 
 
-def finished(case):
+def finished(case, shared):
     case = dict(case)
     try:
-        case["expected"] = render(case)
+        case["expected"] = render({**shared, **case})
         case["expected"].encode("utf-8")
     except Exception as e:  # whatever the engine raises is the expected outcome
-        case.pop("expected", None)
+        case.pop("expected", None)  # text that is not UTF-8
         case["error"] = f"{type(e).__name__}: {e}"[:200]
     return case
 
 
-def write(path, done):
+def write(path, shared, group):
+    done = [finished(case, shared) for case in group]
     versions = {"transformers": transformers.__version__, "jinja2": jinja2.__version__}
     document = {"made_by": "tools/golden/make_chat_templates.py", "versions": versions,
-                "now": list(NOW.timetuple())[:6], "cases": done}
+                "now": list(NOW.timetuple())[:6], "shared": shared, "cases": done}
     path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -75,13 +77,12 @@ def main():
     if options.templates is None:
         out = pathlib.Path(__file__).parents[2] / "tests/golden/chat_templates"
         for name, group in cases.groups().items():
-            write(out / f"{name}.json", [finished(case) for case in group])
+            write(out / f"{name}.json", cases.SHARED, group)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     for path in sorted(options.templates.glob("*.jinja")):
-        source = path.read_text(encoding="utf-8")
-        done = [finished(case) for case in cases.conversations(source)]
-        write(options.out / f"{path.stem}.json", done)
+        shared = {"template": path.read_text(encoding="utf-8"), **cases.TOKENS}
+        write(options.out / f"{path.stem}.json", shared, cases.conversations())
 
 
 if __name__ == "__main__":
