@@ -309,6 +309,10 @@ class Planner {
 
 }  // namespace
 
+Result<LoadPlan> make_plan(const Checkpoint& checkpoint, const PlanOptions& options) {
+  return Planner(checkpoint, options).run();
+}
+
 Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
                                   const quant::QuantizationConfig& config,
                                   const quant::TensorLookup& tensors, const PlanOptions& options) {
