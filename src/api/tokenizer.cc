@@ -81,7 +81,7 @@ Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
                                 : "; text needs one, --tokens works without"));
   }
   NIBBLE_ASSIGN(const std::string text, ckpt.read_small_file("tokenizer.json"));
-  return fail(ErrorCode::kUnsupported, "tokenizer.json: not read yet");
+  return text::Tokenizer::from_json(text, "tokenizer.json", ckpt.tokenizer_config());
 }
 
 // The text of a special token: a string, or an object with its content.

@@ -215,7 +215,8 @@ Result<void> Checkpoint::State::check_index() {
   double stored = 0;
   for (const TensorInfo& t : tensors) stored += static_cast<double>(t.bytes);
   if (index.total_size && *index.total_size != stored) {
-    chosen.warnings.push_back(
+    // Several tools count before they tie or repack; nothing depends on it.
+    chosen.notes.push_back(
         fmt::format("{}: metadata.total_size says {:.0f} bytes, the shards hold "
                     "{:.0f}",
                     chosen.index_name, *index.total_size, stored));

@@ -325,7 +325,9 @@ Result<uint64_t> safetensors_head_bytes(std::span<const std::byte> first, uint64
                                         std::string_view where) {
   NIBBLE_TRY(refuse_placeholder(first, file_size, where));
   const std::string_view text = as_text(first);
-  if (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02")) {
+  // A header of 640 bytes (0x280) begins as a pickle does; its ninth byte tells them apart.
+  const bool has_header = text.size() > 8 && text[8] == '{';
+  if (!has_header && (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))) {
     return fail(
         ErrorCode::kUnsupported,
         fmt::format("{}: this is a PyTorch pickle under a safetensors name; nibble does not "

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace nibble::models {
 
-#define NIBBLE_ARCHITECTURE(name, function) \
+#define NIBBLE_ARCHITECTURE(name, model_type, function) \
   Result<layers::DecoderSpec> function(const base::Json& config);
 #include "models/architectures.inc"
 #undef NIBBLE_ARCHITECTURE
@@ -12,7 +14,7 @@ namespace nibble::models {
 namespace {
 
 constexpr Architecture kArchitectures[] = {
-#define NIBBLE_ARCHITECTURE(name, function) {name, &function},
+#define NIBBLE_ARCHITECTURE(name, model_type, function) {name, model_type, &function},
 #include "models/architectures.inc"
 #undef NIBBLE_ARCHITECTURE
 };
@@ -26,24 +28,27 @@ std::vector<std::string_view> architecture_names() {
 }
 
 Result<layers::DecoderSpec> declare_model(const base::Json& config) {
-  NIBBLE_ASSIGN(std::vector<std::string> claimed, config.get_strings_or_empty("architectures"));
-  for (const std::string& name : claimed) {
-    for (const Architecture& a : kArchitectures) {
-      if (a.name != name) continue;
-      NIBBLE_ASSIGN(layers::DecoderSpec spec, a.declare(config));
-      spec.architecture = name;
-      return spec;
-    }
+  NIBBLE_ASSIGN(const std::vector<std::string> claimed,
+                config.get_strings_or_empty("architectures"));
+  NIBBLE_ASSIGN(const std::string model_type, config.get_string_or("model_type", ""));
+  for (const Architecture& a : kArchitectures) {
+    const bool named = std::find(claimed.begin(), claimed.end(), a.name) != claimed.end();
+    if (!named && !(claimed.empty() && a.model_type == model_type)) continue;
+    NIBBLE_ASSIGN(layers::DecoderSpec spec, a.declare(config));
+    spec.architecture = a.name;
+    return spec;
   }
-  if (claimed.empty()) {
+  if (claimed.empty() && model_type.empty()) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: key \"architectures\" is missing or empty, so the model's kind is "
-                            "not known; expected one of {}",
+                fmt::format("{}: neither \"architectures\" nor \"model_type\" says what kind of model "
+                            "this is; expected one of {}",
                             config.where(), fmt::join(architecture_names(), ", ")));
   }
   return fail(ErrorCode::kUnsupported,
-              fmt::format("{}: architectures: \"{}\" is not a model nibble can run yet; it knows {}",
-                          config.where(), claimed.front(), fmt::join(architecture_names(), ", ")));
+              fmt::format("{}: {}: \"{}\" is not a model nibble can run yet; it knows {}",
+                          config.where(), claimed.empty() ? "model_type" : "architectures",
+                          claimed.empty() ? model_type : claimed.front(),
+                          fmt::join(architecture_names(), ", ")));
 }
 
 }  // namespace nibble::models

@@ -12,11 +12,12 @@
 namespace nibble::models {
 
 struct Architecture {
-  std::string_view name;  // as in config.json: architectures
+  std::string_view name;        // as in config.json: architectures
+  std::string_view model_type;  // as in config.json, for configs without architectures
   Result<layers::DecoderSpec> (*declare)(const base::Json& config);
 };
 
-// The declaration that config.json asks for (architectures[0], else model_type); the error lists
+// The declaration that config.json asks for (architectures, else model_type); the error lists
 // the known ones. GGUF metadata is turned into the same keys before.
 Result<layers::DecoderSpec> declare_model(const base::Json& config);
 

@@ -95,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"sliding_window", "0",
             "config.json: sliding_window: expected a size from 1 to 16777216, found 0"},
         Lie{"architectures", "[]",
-            "config.json: key \"architectures\" is missing or empty, so the model's kind is not "
-            "known; expected one of LlamaForCausalLM, MistralForCausalLM"},
+            "config.json: neither \"architectures\" nor \"model_type\" says what kind of model this "
+            "is; expected one of LlamaForCausalLM, MistralForCausalLM"},
         Lie{"architectures", "[\"GPT9\"]",
             "config.json: architectures: \"GPT9\" is not a model nibble can run yet; it knows "
             "LlamaForCausalLM, MistralForCausalLM"}));
