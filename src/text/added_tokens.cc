@@ -94,19 +94,21 @@ void AddedTokens::add(AddedToken token) {
   tokens_.push_back(std::move(token));
 }
 
-Result<void> AddedTokens::finish(const std::function<std::string(std::string_view)>& normalize,
-                                 std::string_view where) {
+Result<void> AddedTokens::finish(
+    const std::function<Result<std::string>(std::string_view)>& normalize, std::string_view where) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
-    const std::string content =
-        token.normalized ? normalize(token.content) : std::string(token.content);
+    AddedToken& token = tokens_[i];
+    token.text = token.content;
+    if (token.normalized) {
+      NIBBLE_ASSIGN(token.text, normalize(token.content));
+    }
     // Every place of a text may begin a token, so its length times that of the text is work.
-    if (content.size() > TokenTrie::kMaxContent) {
+    if (token.text.size() > TokenTrie::kMaxContent) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: added token {} is {} bytes long; nibble reads up to {}", where,
-                              token.id, content.size(), TokenTrie::kMaxContent));
+                              token.id, token.text.size(), TokenTrie::kMaxContent));
     }
-    (token.normalized ? normalized_ : raw_).add(content, static_cast<uint32_t>(i));
+    (token.normalized ? normalized_ : raw_).add(token.text, static_cast<uint32_t>(i));
   }
   return {};
 }
@@ -138,7 +140,8 @@ void AddedTokens::cut(std::string_view text, bool after_normalization, bool pars
       end = run_end;
     }
     if (done < begin) out.push_back({-1, done, begin});
-    out.push_back({token.id, begin, end});
+    // A token that is white space may lie wholly in what the token before took.
+    if (begin < end) out.push_back({token.id, begin, end});
     done = end;
   }
   if (done < text.size()) out.push_back({-1, done, text.size()});

@@ -23,6 +23,7 @@ struct AddedToken {
   bool lstrip = false;       // takes white space left of it
   bool rstrip = false;       // takes white space right of it
   bool normalized = true;    // looked for after normalization (its own content normalized too)
+  std::string text;          // what is looked for and decoded; set by AddedTokens::finish()
 };
 
 // Finds the leftmost, longest of a set of strings.
@@ -61,7 +62,7 @@ class AddedTokens {
   void add(AddedToken token);
   // Builds the tries; `normalize` is applied to the content of `normalized` tokens. To be called
   // once after the last add().
-  Result<void> finish(const std::function<std::string(std::string_view)>& normalize,
+  Result<void> finish(const std::function<Result<std::string>(std::string_view)>& normalize,
                       std::string_view where);
 
   // Cuts `text` at the tokens that are looked for before normalization (or after it).

@@ -158,7 +158,7 @@ void Bpe::find_byte_tokens(const Vocab& vocab) {
 
 // Fills scratch.symbols with one symbol per character that the vocabulary has; the others become
 // byte tokens, the unknown token, or nothing, in that order of preference.
-void Bpe::start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) const {
+Result<void> Bpe::start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) const {
   auto& symbols = scratch.symbols;
   symbols.clear();
   const auto add = [&](int32_t id, size_t begin, size_t end) {
@@ -193,7 +193,13 @@ void Bpe::start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) 
       }
       continue;
     }
-    if (!unk) continue;
+    if (!unk) {
+      if (unk_token.empty()) continue;  // no unknown token is named: the character is left out
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("no token for \"{}\", and the unknown token \"{}\" is not in the "
+                              "vocabulary",
+                              c, unk_token));
+    }
     if (unk_end > unk_begin && !fuse_unk) {
       add(*unk, unk_begin, unk_end);
       unk_begin = begin;
@@ -204,6 +210,7 @@ void Bpe::start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) 
   }
   if (unk_end > unk_begin) add(*unk, unk_begin, unk_end);
   if (!symbols.empty()) symbols.back().next = -1;
+  return {};
 }
 
 void Bpe::merge_short(BpeScratch& scratch) const {
@@ -248,23 +255,23 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   });
 }
 
-void Bpe::tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
-                   std::vector<int32_t>& out) const {
-  if (word.empty()) return;
+Result<void> Bpe::tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
+                           std::vector<int32_t>& out) const {
+  if (word.empty()) return {};
   if (ignore_merges) {
     if (const auto id = vocab.find(word)) {
       out.push_back(*id);
-      return;
+      return {};
     }
   }
   if (const auto ids = scratch.lookup(word); !ids.empty()) {
     out.insert(out.end(), ids.begin(), ids.end());
-    return;
+    return {};
   }
   const size_t from = out.size();
-  start(vocab, word, scratch);
+  NIBBLE_TRY(start(vocab, word, scratch));
   auto& symbols = scratch.symbols;
-  if (symbols.empty()) return;
+  if (symbols.empty()) return {};
   if (symbols.size() <= kShortWord) {
     merge_short(scratch);
     for (const auto& symbol : symbols) out.push_back(symbol.id);
@@ -275,6 +282,7 @@ void Bpe::tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratc
     }
   }
   scratch.remember(word, std::span(out).subspan(from));
+  return {};
 }
 
 void ScoreBpe::tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,

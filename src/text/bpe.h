@@ -83,6 +83,7 @@ class BpeScratch {
 struct Bpe {
   MergeTable merges;
   std::optional<int32_t> unk;
+  std::string unk_token;  // for messages: a token that is named but not in the vocabulary
   std::string continuing_subword_prefix;
   std::string end_of_word_suffix;
   bool fuse_unk = false;
@@ -92,11 +93,11 @@ struct Bpe {
 
   // Reads the ids of <0x00>..<0xFF>; to be called once after byte_fallback is set.
   void find_byte_tokens(const Vocab& vocab);
-  void tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
-                std::vector<int32_t>& out) const;
+  Result<void> tokenize(const Vocab& vocab, std::string_view word, BpeScratch& scratch,
+                        std::vector<int32_t>& out) const;
 
  private:
-  void start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) const;
+  Result<void> start(const Vocab& vocab, std::string_view word, BpeScratch& scratch) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
 };

@@ -47,7 +47,10 @@ using DecodeStep =
 
 class Decoder {
  public:
-  void add(DecodeStep step) { steps_.push_back(std::move(step)); }
+  template <class Step>
+  void add(Step step) {
+    steps_.emplace_back(std::move(step));
+  }
   const std::vector<DecodeStep>& steps() const { return steps_; }
 
   // The bytes that a token in the middle of a text adds; may be a part of a character.

@@ -38,8 +38,7 @@ class Builder {
                    "tokenizer.ggml.model is \"{}\"; nibble reads gpt2, llama, bert, t5 and gemma4",
                    in_.model);
     }
-    NIBBLE_TRY(
-        parts_.added.finish([](std::string_view text) { return std::string(text); }, where_));
+    NIBBLE_TRY(finish_added_tokens(parts_));
     return std::move(parts_);
   }
 

@@ -12,10 +12,11 @@ void each_char(std::string_view s, const Visit& visit) {
   for (size_t i = 0; i < s.size();) visit(next_char(s, i));
 }
 
-std::string strip_marks(std::string_view s) {
+template <class Drop>  // bool Drop(char32_t)
+std::string without(std::string_view s, const Drop& drop) {
   std::string out;
   each_char(s, [&](char32_t c) {
-    if (!is_nonspacing_mark(c)) append_utf8(out, c);
+    if (!drop(c)) append_utf8(out, c);
   });
   return out;
 }
@@ -72,7 +73,7 @@ std::string bert(const NormalizeBert& options, std::string_view s) {
     append_utf8(out, c);
     if (apart) out += ' ';
   });
-  if (options.strip_accents) out = strip_marks(normalize(out, NormalForm::kNfd));
+  if (options.strip_accents) out = without(normalize(out, NormalForm::kNfd), is_nonspacing_mark);
   if (options.lowercase) out = lowercase(out);
   return out;
 }
@@ -125,7 +126,7 @@ struct Apply {
   Text operator()(const NormalizeForm& step) const { return normalize(s, step.form); }
   Text operator()(const NormalizeLowercase&) const { return lowercase(s); }
   Text operator()(const NormalizeStrip& step) const { return strip(s, step.left, step.right); }
-  Text operator()(const NormalizeStripAccents&) const { return strip_marks(s); }
+  Text operator()(const NormalizeStripAccents&) const { return without(s, is_mark); }
   Text operator()(const NormalizeNmt&) const { return nmt(s); }
   Text operator()(const NormalizeByteLevel&) const {
     std::string out;
@@ -151,6 +152,13 @@ Result<std::string> Normalizer::run(std::string_view text) const {
     NIBBLE_ASSIGN(out, std::visit(Apply{out}, step));
   }
   return out;
+}
+
+Result<bool> Normalizer::removes_front(std::string_view text) const {
+  if (text.empty()) return false;
+  NIBBLE_ASSIGN(std::string first,
+                run(text.substr(0, utf8_length(static_cast<unsigned char>(text[0])))));
+  return first.empty();
 }
 
 Result<std::string> replace_all(std::string_view text,

@@ -54,10 +54,16 @@ using NormalizeStep =
 
 class Normalizer {
  public:
-  void add(NormalizeStep step) { steps_.push_back(std::move(step)); }
+  template <class Step>
+  void add(Step step) {
+    steps_.emplace_back(std::move(step));
+  }
   bool empty() const { return steps_.empty(); }
   // Precondition: text is valid UTF-8; so is the result. An error comes from a regular expression.
   Result<std::string> run(std::string_view text) const;
+  // Whether the first character of `text` is gone afterwards: what follows is then no longer the
+  // beginning of the text.
+  Result<bool> removes_front(std::string_view text) const;
 
  private:
   std::vector<NormalizeStep> steps_;

@@ -63,7 +63,10 @@ using PreTokenizeStep = std::variant<SplitByPattern, SplitByClass, SplitWordsAnd
 
 class PreTokenizer {
  public:
-  void add(PreTokenizeStep step) { steps_.push_back(std::move(step)); }
+  template <class Step>
+  void add(Step step) {
+    steps_.emplace_back(std::move(step));
+  }
   Result<void> run(Pieces& pieces) const;
 
  private:

@@ -8,7 +8,7 @@
 //   x{,2}                         literal text                 x{0,2}
 //   x{2}?     is (?:x{2})?        lazy                         written as a group
 //   [a[bc]]  [a-z&&[^x]]          no such thing                flattened; lookaheads
-//   \w        L M N Pc            L N _                        written as a class
+//   \w        Alphabetic M Nd Pc  L N _                        written as a class
 //   \s        White_Space         also U+180E                  written as a class
 //   \h        hexadecimal digit   horizontal space             written as a class
 //   \v        U+000B              vertical space               \x0b
@@ -35,7 +35,10 @@ constexpr std::string_view kNotSpaceSet =
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}"
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
     "\\x{3001}-\\x{10ffff}";
-constexpr std::string_view kWordSet = "\\p{L}\\p{M}\\p{N}\\p{Pc}";
+constexpr std::string_view kWordSet = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Outside of brackets Oniguruma's \w has six more (seen in its matches, not in its manual).
+constexpr std::string_view kWordSetOutside =
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe";
 constexpr std::string_view kHexSet = "0-9A-Fa-f";
 
 struct Name {
@@ -62,6 +65,7 @@ constexpr std::array kCategories = {
     Name{"letternumber", "\\p{Nl}"},
     Name{"othernumber", "\\p{No}"},
     Name{"punctuation", "\\p{P}"},
+    Name{"punct", "\\p{P}"},
     Name{"connectorpunctuation", "\\p{Pc}"},
     Name{"dashpunctuation", "\\p{Pd}"},
     Name{"openpunctuation", "\\p{Ps}"},
@@ -97,7 +101,7 @@ constexpr std::array kPosix = {
     Name{"graph", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"},
     Name{"lower", "\\p{Lowercase}"},
     Name{"print", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Zs}\\p{Cf}\\p{Co}"},
-    Name{"punct", "\\p{P}\\x24\\x2b\\x3c-\\x3e\\x5e\\x60\\x7c\\x7e"},
+    Name{"punct", "\\p{P}\\p{S}"},
     Name{"space", kSpaceSet},
     Name{"upper", "\\p{Uppercase}"},
     Name{"word", kWordSet},
@@ -390,7 +394,7 @@ class Translator {
 
   // The set of \d \w \s \h or \p{...}; `at_` is behind the backslash and moves behind the escape.
   // Nothing where it is another kind of escape.
-  Result<std::optional<CharSet>> set_escape() {
+  Result<std::optional<CharSet>> set_escape(bool in_bracket) {
     using Value = std::optional<CharSet>;
     const auto simple = [&](std::string_view items, bool negated) {
       ++at_;
@@ -402,9 +406,9 @@ class Translator {
       case 'D':
         return simple("\\p{Nd}", true);
       case 'w':
-        return simple(kWordSet, false);
+        return simple(in_bracket ? kWordSet : kWordSetOutside, false);
       case 'W':
-        return simple(kWordSet, true);
+        return simple(in_bracket ? kWordSet : kWordSetOutside, true);
       case 's':
         return simple(kSpaceSet, false);
       case 'S':
@@ -467,18 +471,18 @@ class Translator {
     if (!more()) return wrong("a backslash at the end");
     NIBBLE_ASSIGN(std::optional<uint32_t> c, char_escape());
     if (c) return literal(*c);
-    NIBBLE_ASSIGN(std::optional<CharSet> set, set_escape());
+    NIBBLE_ASSIGN(std::optional<CharSet> set, set_escape(false));
     if (set) return set->expression();
     const char kind = in_[at_];
     const size_t start = at_++;
     if (kind == 'b' || kind == 'B') {  // where \w begins or ends, with \w as it is here
-      const std::string word = fmt::format("[{}]", kWordSet);
+      const std::string word = fmt::format("[{}]", kWordSetOutside);
       const char* form = kind == 'b' ? "(?:(?<={0})(?!{0})|(?<!{0})(?={0}))"
                                      : "(?:(?<={0})(?={0})|(?<!{0})(?!{0}))";
       return fmt::format(fmt::runtime(form), word);
     }
     if (kind == 'O') return std::string("(?s:.)");
-    if (std::string_view("AzZGRXKN").find(kind) != std::string_view::npos) {
+    if (std::string_view("AzZGRKN").find(kind) != std::string_view::npos) {
       return fmt::format("\\{}", kind);
     }
     if (is_digit(kind)) {
@@ -547,7 +551,7 @@ class Translator {
     }
     if (peek() == '\\') {
       ++at_;
-      NIBBLE_ASSIGN(std::optional<CharSet> escaped, set_escape());
+      NIBBLE_ASSIGN(std::optional<CharSet> escaped, set_escape(true));
       if (escaped) {
         unite(set, *escaped);
         return {};

@@ -18,7 +18,10 @@ Result<void> cut_and_normalize(const TokenizerParts& parts, std::string_view tex
       continue;
     }
     std::string_view between = text.substr(o.begin, o.end - o.begin);
+    bool at_start = o.begin == 0;
     if (!parts.normalizer.empty()) {
+      NIBBLE_ASSIGN(bool removes_front, parts.normalizer.removes_front(between));
+      at_start &= !removes_front;
       NIBBLE_ASSIGN(std::string normal, parts.normalizer.run(between));
       between = pieces.storage.emplace_back(std::move(normal));
     }
@@ -28,8 +31,7 @@ Result<void> cut_and_normalize(const TokenizerParts& parts, std::string_view tex
       if (i.id >= 0) {
         pieces.list.push_back({{}, false, i.id});
       } else {
-        pieces.list.push_back(
-            {between.substr(i.begin, i.end - i.begin), o.begin == 0 && i.begin == 0});
+        pieces.list.push_back({between.substr(i.begin, i.end - i.begin), at_start && i.begin == 0});
       }
     }
   }
@@ -52,16 +54,18 @@ struct Words {
     }
     return {};
   }
-  template <class AnyBpe>
-  Result<void> each_bpe(const AnyBpe& model) const {
+  Result<void> operator()(const Bpe& model) const {
+    BpeScratch scratch;
+    return each(
+        [&](std::string_view word) { return model.tokenize(parts.vocab, word, scratch, out); });
+  }
+  Result<void> operator()(const ScoreBpe& model) const {
     BpeScratch scratch;
     return each([&](std::string_view word) -> Result<void> {
       model.tokenize(parts.vocab, word, scratch, out);
       return {};
     });
   }
-  Result<void> operator()(const Bpe& model) const { return each_bpe(model); }
-  Result<void> operator()(const ScoreBpe& model) const { return each_bpe(model); }
   template <class Other>
   Result<void> operator()(const Other& model) const {
     return each([&](std::string_view word) { return model.tokenize(parts.vocab, word, out); });
@@ -71,8 +75,13 @@ struct Words {
 }  // namespace
 
 std::optional<std::string_view> TokenizerParts::text_of(int32_t id) const {
-  if (const AddedToken* token = added.find(id)) return token->content;
+  if (const AddedToken* token = added.find(id)) return token->text;
   return vocab.text(id);
+}
+
+Result<void> finish_added_tokens(TokenizerParts& parts) {
+  return parts.added.finish([&](std::string_view content) { return parts.normalizer.run(content); },
+                            parts.where);
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,

@@ -1,6 +1,6 @@
 // Text to token ids and back.
 //
-//   NIBBLE_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(vocab, "model.gguf"));
+//   NIBBLE_ASSIGN(Tokenizer tokenizer, Tokenizer::from_json(text, "tokenizer.json", nullptr));
 //   NIBBLE_ASSIGN(std::vector<int32_t> ids, tokenizer.encode("Hello"));
 //   Detokenizer stream(tokenizer);
 //   for (int32_t id : ids) show(stream.push(id));
@@ -16,6 +16,10 @@
 #include <vector>
 
 #include "nibble/result.h"
+
+namespace nibble::base {
+class Json;
+}
 
 namespace nibble::text {
 
@@ -47,7 +51,15 @@ struct TokenizerParts;
 // Immutable; copies share everything; safe to use from many threads.
 class Tokenizer {
  public:
-  // `where` names the file in messages.
+  // tokenizer.json of Hugging Face `tokenizers`. `where` names the file in messages. The other
+  // files of a checkpoint, or nullptr, change what transformers lets them change: which tokens are
+  // added and special, their flags, and special_ids(). (Not add_bos_token and add_eos_token: the
+  // post-processor of tokenizer.json decides. special_tokens_map.json and added_tokens.json count
+  // only where tokenizer_config.json has no added_tokens_decoder.)
+  static Result<Tokenizer> from_json(std::string_view tokenizer_json, std::string_view where,
+                                     const base::Json* tokenizer_config,
+                                     const base::Json* special_tokens_map = nullptr,
+                                     const base::Json* added_tokens = nullptr);
   static Result<Tokenizer> from_gguf(GgufVocab vocab, std::string_view where);
 
   // Errors: text that is not UTF-8; a character without a token in a vocabulary that has no

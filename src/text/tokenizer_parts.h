@@ -30,7 +30,11 @@ struct TokenizerParts {
   std::vector<int32_t> prefix;  // what the post-processor puts around a text
   std::vector<int32_t> suffix;
   SpecialIds special;
+  int32_t next_added_id = 0;  // of a token that neither the vocabulary nor a file has numbered
   std::optional<std::string_view> text_of(int32_t id) const;
 };
+
+// Builds the search for added tokens; the last thing a reader does.
+Result<void> finish_added_tokens(TokenizerParts& parts);
 
 }  // namespace nibble::text

@@ -171,6 +171,12 @@ bool is_other(char32_t c) {
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
+bool is_mark(char32_t c) {
+  if (c < 0x80) return false;
+  const auto k = category(c);
+  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+}
+
 bool is_nonspacing_mark(char32_t c) { return c >= 0x80 && category(c) == UTF8PROC_CATEGORY_MN; }
 
 bool is_cjk_ideograph(char32_t c) {

@@ -36,6 +36,7 @@ bool is_numeric(char32_t c);          // Nd, Nl, No
 bool is_punctuation(char32_t c);      // P*, and all ASCII punctuation (which holds some S*)
 bool is_word(char32_t c);             // \w: Alphabetic, M*, Nd, Pc, Join_Control
 bool is_other(char32_t c);            // Cc, Cf, Co
+bool is_mark(char32_t c);             // M*
 bool is_nonspacing_mark(char32_t c);  // Mn
 bool is_cjk_ideograph(char32_t c);    // the blocks that BERT puts spaces around
 void append_lowercase(std::string& out, char32_t c);
