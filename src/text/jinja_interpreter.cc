@@ -54,7 +54,7 @@ bool Iterator::next(Budget& budget, Value& out) {
       if (at_ >= text.size()) return false;
       const size_t begin = at_;
       next_code_point(text, at_);
-      out = make_string(budget, text.substr(begin, at_ - begin), source_.string().markup);
+      out = make_string(budget, text.substr(begin, at_ - begin));
       return true;
     }
     case Value::Kind::kSequence: {

@@ -176,6 +176,9 @@ std::optional<Value> range_attribute(const Range& range, std::string_view name) 
   if (name == "start") return Value(range.start);
   if (name == "stop") return Value(range.stop);
   if (name == "step") return Value(range.step);
+  if (name == "count" || name == "index") {
+    raise_unsupported(fmt::format("the method '{}' of 'range'", name));
+  }
   return std::nullopt;
 }
 

@@ -185,6 +185,10 @@ Value slice_string(Interpreter& interpreter, const Value& object, const Slice& s
 
 Value binary(Interpreter& interpreter, std::string_view op, const Value& a, const Value& b) {
   require_defined(a);
+  if (op == "%" && a.is_string()) {
+    if (a.string().markup) raise_unsupported("'%' on a string marked safe");
+    return interpreter.string(percent_format(interpreter, a.bytes(), b));
+  }
   require_defined(b);
   if (a.is_integral() && b.is_integral()) return integers(op, a.integer(), b.integer());
   if (a.is_number() && b.is_number()) return reals(op, a.real(), b.real());
@@ -202,10 +206,6 @@ Value binary(Interpreter& interpreter, std::string_view op, const Value& a, cons
     };
     if (repeats(a) && b.is_integral()) return repeated(interpreter, a, b.integer());
     if (repeats(b) && a.is_integral()) return repeated(interpreter, b, a.integer());
-  }
-  if (op == "%" && a.is_string()) {
-    if (a.string().markup) raise_unsupported("'%' on a string marked safe");
-    return interpreter.string(percent_format(interpreter, a.bytes(), b));
   }
   raise_operands(op, a, b);
 }

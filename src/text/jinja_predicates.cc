@@ -56,6 +56,7 @@ const TestRow kTests[] = {
     {"false", [](In&, const Value& v, const Args&) { return v.is_bool() && !v.boolean(); }, ""},
     {"filter",
      [](In&, const Value& v, const Args&) {
+       hash_of(v);  // raises for what cannot be looked up
        return v.is_string() && find_filter(v.bytes()) != nullptr;
      },
      ""},
@@ -73,6 +74,7 @@ const TestRow kTests[] = {
     {"string", [](In&, const Value& v, const Args&) { return v.is_string(); }, ""},
     {"test",
      [](In&, const Value& v, const Args&) {
+       hash_of(v);
        return v.is_string() && find_test(v.bytes()) != nullptr;
      },
      ""},

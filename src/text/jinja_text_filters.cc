@@ -131,14 +131,15 @@ Value center(Interpreter& in, const Value& value, const Arguments& args) {
 }
 
 Value truncate(Interpreter& in, const Value& value, const Arguments& args) {
-  const std::string text = to_text(in.budget(), value);
   const std::string end = args.get(2) != nullptr ? args.string(2) : "...";
   const int64_t length = args.integer(0, 255);
   const int64_t leeway = args.get(3) == nullptr || args.at(3).is_none() ? 5 : args.integer(3, 5);
   const auto end_size = static_cast<int64_t>(count_code_points(end));
   if (length < end_size || leeway < 0) raise("the filter truncate got a length below its end mark");
-  const auto size = static_cast<int64_t>(count_code_points(text));
-  if (size <= length || size - length <= leeway) return in.string(text);
+  const int64_t size = length_of(value);
+  if (size <= length || size - length <= leeway) return value;
+  if (!value.is_string()) raise("the filter truncate cannot shorten anything but a string");
+  const std::string& text = value.bytes();
   std::string kept = text.substr(0, byte_of(text, static_cast<size_t>(length - end_size)));
   if (!args.truth(in.budget(), 1, false)) {
     if (const size_t space = kept.rfind(' '); space != kept.npos) kept.resize(space);
