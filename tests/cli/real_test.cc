@@ -1,0 +1,366 @@
+// The real program on the golden folders: what docs/cli.md promises. Numbers are judged by
+// tests/golden_test.cc; here it is exit codes, streams, files and the shapes of documents.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/spawn.h"
+
+namespace nibble::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+const std::string kGolden = NIBBLE_SOURCE_DIR "/tests/golden/";
+const std::string kAwq = kGolden + "awq/g32";
+const std::string kGguf = kGolden + "gguf/q4_1/model.gguf";
+const std::string kFloat = kGolden + "unquantized/bf16_untied";
+
+Ran nibble(std::vector<std::string> arguments, const std::string& input = "") {
+  arguments.insert(arguments.begin(), NIBBLE_PROGRAM);
+  Spawn spawn{std::move(arguments)};
+  spawn.input = input;
+  return run(spawn, 120);
+}
+
+Json json_of(const Ran& ran) {
+  Json json = Json::parse(ran.out, nullptr, false);
+  EXPECT_FALSE(json.is_discarded()) << ran.out << ran.err;
+  return json;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void expect_error(const Ran& ran, int exit_code, const std::string& part) {
+  EXPECT_EQ(ran.signal, 0);
+  EXPECT_EQ(ran.exit_code, exit_code) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  const size_t at = ran.err.find("error: ");
+  ASSERT_NE(at, std::string::npos) << ran.err;
+  EXPECT_TRUE(at == 0 || ran.err[at - 1] == '\n') << ran.err;
+  EXPECT_EQ(ran.err.find('\n', at), ran.err.size() - 1) << "one line, the last: " << ran.err;
+  EXPECT_TRUE(contains(ran.err, part)) << ran.err;
+}
+
+std::string temporary(const std::string& name) { return testing::TempDir() + "nibble_" + name; }
+
+// A folder of its own with a copy of a golden one.
+class Copy {
+ public:
+  explicit Copy(const std::string& folder) : path_(temporary("copy")) {
+    fs::remove_all(path_);
+    fs::copy(folder, path_, fs::copy_options::recursive);
+  }
+  ~Copy() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(nibble, a_missing_model_is_refused_by_every_command) {
+  const std::string none = "/nowhere/model.gguf";
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"run", none, "-p", "a"},
+                                             {"chat", none},
+                                             {"fit", none},
+                                             {"verify", none},
+                                             {"weights", none, "lm_head"},
+                                             {"logits", none, "--tokens", "1"},
+                                             {"tokenize", none, "a"},
+                                             {"eval", none, kGolden + "awq/g32/config.json"},
+                                             {"compare", none, none},
+                                             {"bench", none}}) {
+    SCOPED_TRACE(arguments[0]);
+    expect_error(nibble(arguments), 1, "/nowhere/model.gguf");
+  }
+}
+
+TEST(nibble, inspect_without_a_model_prints_a_document_with_the_problem) {
+  const Ran ran = nibble({"inspect", "/nowhere", "--json"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_EQ(json_of(ran)["problems"].size(), 1u);
+}
+
+TEST(nibble, inspect_spells_formats_and_modules_as_the_checkpoint_does) {
+  const Ran ran = nibble({"inspect", kAwq, "--json"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const Json json = json_of(ran);
+  EXPECT_EQ(json["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(json["scheme"], "awq");
+  EXPECT_TRUE(json["problems"].empty());
+  EXPECT_EQ(json["tensors"]["total"],
+            json["tensors"]["used"].get<size_t>() + json["tensors"]["unused"].size());
+  bool found = false;
+  for (const Json& layer : json["layers"]) {
+    for (const char* key : {"name", "scheme", "format", "activation", "packing", "kernel",
+                            "refused", "bytes_disk", "bytes_memory"}) {
+      EXPECT_TRUE(layer.contains(key)) << key;
+    }
+    EXPECT_TRUE(layer["kernel"].is_string() || layer["kernel"].is_array()) << layer;
+    if (layer["name"] != "model.layers.1.mlp.down_proj") continue;
+    found = true;
+    EXPECT_EQ(layer["format"], "u4g32+zp");
+    EXPECT_EQ(layer["scheme"], "awq");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(nibble, inspect_of_a_gguf_file_uses_the_files_names) {
+  const Json json = json_of(nibble({"inspect", kGguf, "--json"}));
+  bool found = false;
+  for (const Json& layer : json["layers"]) {
+    found = found || (layer["name"] == "blk.0.attn_q" && layer["format"] == "q4_1");
+  }
+  EXPECT_TRUE(found) << json["layers"];
+}
+
+TEST(nibble, inspect_asks_about_hardware_that_is_not_here) {
+  const Ran ran = nibble({"inspect", kAwq, "--isa", "amx", "--json"});
+  EXPECT_EQ(ran.exit_code, json_of(ran)["problems"].empty() ? 0 : 1) << ran.err;
+}
+
+TEST(nibble, an_isa_that_this_machine_lacks_is_refused) {
+  const Json found = json_of(nibble({"--version", "--json"}))["isas_found"];
+  for (const std::string isa : {"avx2", "avx512", "amx"}) {
+    if (std::find(found.begin(), found.end(), isa) != found.end()) continue;
+    expect_error(nibble({"run", kAwq, "-p", "a", "--isa", isa}), 1, "--isa " + isa);
+    return;
+  }
+  GTEST_SKIP() << "this machine has every ISA";
+}
+
+TEST(nibble, a_device_that_is_not_there_is_refused) {
+  const Json devices = json_of(nibble({"--version", "--json"}))["devices_found"];
+  for (const Json& device : devices) {
+    if (device.get<std::string>().rfind("cuda", 0) == 0) GTEST_SKIP() << "there is a GPU";
+  }
+  expect_error(nibble({"run", kAwq, "-p", "a", "--device", "cuda"}), 1, "cuda");
+}
+
+TEST(nibble, wrong_usage_ends_with_2) {
+  expect_error(nibble({"run", kAwq, "--frobnicate"}), 2, "--frobnicate");
+  expect_error(nibble({"run", kAwq, "-p", "a", "--isa", "sse"}), 2, "--isa");
+  expect_error(nibble({"logits", kAwq, "--tokens", "99999"}), 2, "99999");
+}
+
+TEST(nibble, a_file_that_is_cut_short_is_refused_by_name) {
+  const Copy copy(kFloat);
+  const std::string file = copy.path() + "/model.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 1);
+  for (const char* command : {"verify", "run", "inspect"}) {
+    std::vector<std::string> arguments = {command, copy.path()};
+    if (arguments[0] == "run") arguments.insert(arguments.end(), {"-p", "a"});
+    const Ran ran = nibble(arguments);
+    EXPECT_EQ(ran.exit_code, 1) << command;
+    EXPECT_TRUE(contains(ran.err, "error: ")) << command;
+    EXPECT_TRUE(contains(ran.err, "model.safetensors")) << ran.err;
+  }
+}
+
+TEST(nibble, greedy_text_does_not_depend_on_threads_or_mmap) {
+  for (const std::string& model : {kAwq, kGguf, kFloat}) {
+    const auto text = [&](std::vector<std::string> more) {
+      std::vector<std::string> arguments = {"run", model, "-p", "The tide", "--temp",
+                                            "0",   "-n",  "24", "-q"};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      const Ran ran = nibble(arguments);
+      EXPECT_EQ(ran.exit_code, 0) << ran.err;
+      EXPECT_EQ(ran.err, "");
+      return ran.out;
+    };
+    const std::string first = text({"-t", "1"});
+    EXPECT_EQ(first, text({"-t", "2"})) << model;
+    EXPECT_EQ(first, text({"-t", "2", "--no-mmap"})) << model;
+    EXPECT_EQ(first, text({"-t", "1", "--load-strategy", "eager"})) << model;
+  }
+}
+
+TEST(nibble, a_prompt_from_a_pipe_is_a_prompt) {
+  const std::vector<std::string> common = {"run", kAwq, "--temp", "0", "-n", "8", "-q"};
+  std::vector<std::string> direct = common, dash = common;
+  direct.insert(direct.end(), {"-p", "The tide"});
+  dash.insert(dash.end(), {"-p", "-"});
+  const std::string expected = nibble(direct).out;
+  EXPECT_EQ(nibble(common, "The tide\n").out, expected);
+  EXPECT_EQ(nibble(dash, "The tide").out, expected);
+}
+
+TEST(nibble, tokens_are_a_prompt_to_which_nothing_is_added) {
+  const Json ids = json_of(nibble({"tokenize", kAwq, "The tide", "--json"}));
+  std::string list;
+  for (const Json& id : ids) list += (list.empty() ? "" : ",") + id.dump();
+  const std::vector<std::string> common = {"--temp", "0", "-n", "8", "--json", "-q"};
+  std::vector<std::string> text = {"run", kAwq, "-p", "The tide"};
+  std::vector<std::string> tokens = {"run", kAwq, "--tokens", list};
+  text.insert(text.end(), common.begin(), common.end());
+  tokens.insert(tokens.end(), common.begin(), common.end());
+  const Json a = json_of(nibble(text)), b = json_of(nibble(tokens));
+  EXPECT_EQ(a["tokens"], b["tokens"]);
+  EXPECT_EQ(b["timings"]["prompt_tokens"], ids.size());
+}
+
+TEST(nibble, a_closed_pipe_ends_quietly) {
+  Spawn spawn{{NIBBLE_PROGRAM, "run", kAwq, "-p", "The tide", "-q", "-n", "200"}};
+  spawn.close_stdout_early = true;
+  const Ran ran = run(spawn, 120);
+  EXPECT_EQ(ran.signal, 0);
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.err, "");
+}
+
+TEST(nibble, tokenize_agrees_with_the_models_own_tool) {
+  std::ifstream file(kGolden + "gguf/q4_1/expected/tokenize.json");
+  for (const Json& each : Json::parse(file)) {
+    const Ran ran = nibble({"tokenize", kGguf, "--json", "--", each["text"]});
+    EXPECT_EQ(json_of(ran), each["ids"]) << each["text"];
+  }
+}
+
+TEST(nibble, tokenize_renders_the_chat_template) {
+  const std::string path = temporary("messages.json");
+  std::ofstream(path) << "[{\"role\": \"user\", \"content\": \"hello\"}]";
+  const Ran ran = nibble({"tokenize", kAwq, "--messages", path});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(contains(ran.out, "hello"));
+  EXPECT_TRUE(json_of(nibble({"tokenize", kAwq, "--messages", path, "--json"})).is_array());
+  fs::remove(path);
+}
+
+// The shape a .npy file names, and its data.
+struct Npy {
+  std::string shape;
+  std::vector<float> values;
+};
+Npy read_npy(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream stream;
+  stream << file.rdbuf();
+  const std::string bytes = stream.str();
+  const size_t begin = bytes.find("'shape': "), end = bytes.find(')', begin);
+  const size_t data = bytes.find('\n') + 1;
+  Npy npy{bytes.substr(begin + 9, end - begin - 8), {}};
+  npy.values.resize((bytes.size() - data) / sizeof(float));
+  std::memcpy(npy.values.data(), bytes.data() + data, npy.values.size() * sizeof(float));
+  fs::remove(path);
+  return npy;
+}
+
+TEST(nibble, weights_are_written_as_out_by_in) {
+  const std::string path = temporary("w.npy");
+  const Ran ran =
+      nibble({"weights", kAwq, "model.layers.0.mlp.down_proj", "--out", path, "--quiet"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const Npy npy = read_npy(path);
+  EXPECT_EQ(npy.shape, "(128, 256)");
+  EXPECT_EQ(npy.values.size(), 128u * 256u);
+  const Json json = json_of(nibble({"weights", kAwq, "model.layers.0.mlp.down_proj", "--json"}));
+  EXPECT_EQ(json["shape"], (Json{128, 256}));
+  EXPECT_EQ(json["not_finite"], 0);
+}
+
+TEST(nibble, weights_of_a_gguf_file_answer_to_both_names) {
+  const Ran own = nibble({"weights", kGguf, "blk.0.attn_v", "--json"});
+  const Ran alias = nibble({"weights", kGguf, "model.layers.0.self_attn.v_proj", "--json"});
+  EXPECT_EQ(own.exit_code, 0) << own.err;
+  EXPECT_EQ(alias.exit_code, 0) << alias.err;
+  EXPECT_EQ(json_of(own)["mean"], json_of(alias)["mean"]);
+}
+
+TEST(nibble, a_module_that_is_not_there_is_refused_by_name) {
+  expect_error(nibble({"weights", kAwq, "model.layers.9.mlp.down_proj"}), 1,
+               "model.layers.9.mlp.down_proj");
+}
+
+TEST(nibble, logits_are_written_as_tokens_by_vocabulary) {
+  const std::string path = temporary("l.npy");
+  const Ran ran = nibble({"logits", kAwq, "--tokens", "1,2,3", "--precision", "exact", "--dtype",
+                          "f32", "--out", path, "-q"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const Npy npy = read_npy(path);
+  EXPECT_EQ(npy.shape, "(3, 288)");
+  ASSERT_EQ(npy.values.size(), 3u * 288u);
+  for (const float value : npy.values) EXPECT_TRUE(std::isfinite(value));
+  // What is shown agrees with what is written.
+  const Json json = json_of(nibble(
+      {"logits", kAwq, "--tokens", "1,2,3", "--precision", "exact", "--dtype", "f32", "--json"}));
+  ASSERT_EQ(json["positions"].size(), 3u);
+  const Json& best = json["positions"][2]["top"][0];
+  EXPECT_EQ(best["logit"], npy.values[2 * 288 + best["id"].get<size_t>()]);
+}
+
+TEST(nibble, verify_finds_nothing_in_a_good_checkpoint) {
+  for (const std::string& model : {kAwq, kGguf, kFloat}) {
+    const Ran ran = nibble({"verify", model, "--json"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_TRUE(json_of(ran)["findings"].empty());
+    EXPECT_GT(json_of(ran)["bytes"], 0);
+  }
+}
+
+TEST(nibble, fit_knows_the_cache_of_a_token) {
+  const Json json = json_of(nibble({"fit", kAwq, "--json"}));
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["model_ctx"], 256);
+  EXPECT_GT(json["kv_per_token"], 0);
+}
+
+TEST(nibble, a_model_agrees_with_itself) {
+  const std::string path = temporary("text.txt");
+  std::ofstream(path) << "The tide went out over the flats, and seven shells lay on three stones.";
+  const Ran ran = nibble({"eval", kAwq, path, "--ctx", "16", "--reference", kAwq, "--json"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const Json json = json_of(ran);
+  EXPECT_GT(json["perplexity"], 1.0);
+  EXPECT_EQ(json["reference"]["perplexity"], json["perplexity"]);
+  EXPECT_EQ(json["reference"]["top1_agreement"], 1.0);
+  fs::remove(path);
+  const Json rows = json_of(nibble({"compare", kAwq, kAwq, "--json"}))["layers"];
+  ASSERT_FALSE(rows.empty());
+  for (const Json& row : rows) EXPECT_EQ(row["weight_error"], 0.0) << row;
+}
+
+TEST(nibble, bench_gives_a_row_for_each_test) {
+  const Ran ran = nibble({"bench", kAwq, "-p", "16", "-n", "4", "-t", "1", "-r", "1", "--json"});
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const Json json = json_of(ran);
+  EXPECT_GT(json["machine"]["read_gb_s"], 0);
+  EXPECT_FALSE(json["machine"]["peak_gops"].empty());
+  ASSERT_EQ(json["results"].size(), 2u);
+  EXPECT_EQ(json["results"][0]["test"], "pp16");
+  EXPECT_EQ(json["results"][1]["test"], "tg4");
+  EXPECT_GT(json["results"][1]["tokens_per_second"], 0);
+}
+
+TEST(nibble, chat_answers_from_a_pipe) {
+  const Ran ran = nibble({"chat", kAwq, "--temp", "0", "-n", "4", "-q"}, "hello\n/reset\nhello\n");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  const size_t half = ran.out.size() / 2;
+  EXPECT_EQ(ran.out.substr(0, half), ran.out.substr(half)) << "the same after /reset";
+}
+
+TEST(nibble, warnings_are_lines_and_errors_under_strict) {
+  const Copy copy(kFloat);
+  std::ifstream in(copy.path() + "/config.json");
+  Json config = Json::parse(in);
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"oddity", 7}};
+  std::ofstream(copy.path() + "/config.json") << config;
+  const Ran ran = nibble({"inspect", copy.path(), "--json"});
+  for (size_t at = 0; at < ran.err.size(); at = ran.err.find('\n', at) + 1) {
+    const std::string line = ran.err.substr(at, ran.err.find('\n', at) - at);
+    EXPECT_TRUE(line.rfind("warning: ", 0) == 0 || line.rfind("error: ", 0) == 0) << line;
+  }
+  EXPECT_TRUE(contains(ran.err, "oddity")) << ran.err;
+  EXPECT_EQ(nibble({"inspect", copy.path(), "--strict"}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace nibble::cli
