@@ -76,11 +76,11 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
   out.kv_per_token = static_cast<uint64_t>(
       layers::DecoderCache::bytes_for(spec, options.kv_type, kMany) / kMany);
   out.available = static_cast<uint64_t>(options.plan.hardware.memory_bytes);
-  out.model_ctx = spec.max_positions;
+  out.model_ctx = spec.context;
   const uint64_t fixed = out.weights + out.other;
   const uint64_t room = out.available > fixed ? out.available - fixed : 0;
   out.longest_ctx = static_cast<int64_t>(
-      std::min(static_cast<uint64_t>(spec.max_positions), room / std::max<uint64_t>(1, out.kv_per_token)));
+      std::min(static_cast<uint64_t>(spec.context), room / std::max<uint64_t>(1, out.kv_per_token)));
   out.ctx = ctx > 0 ? ctx : out.longest_ctx;
   out.kv_at_ctx = out.kv_per_token * static_cast<uint64_t>(out.ctx);
   out.peak_load = out.weights + out.other + largest_module;

@@ -33,7 +33,8 @@ PartNames llama_part_names();
 struct DecoderSpec {
   std::string architecture;
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  int64_t max_positions = 0;
+  int64_t max_positions = 0;  // max_position_embeddings
+  int64_t context = 0;        // tokens the model is made for, rope_scaling included
   float norm_eps = 1e-6f;
   float attention_scale = 1.0f;
   kernels::Activation activation = kernels::Activation::kSilu;

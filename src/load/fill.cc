@@ -131,6 +131,7 @@ Result<tensor::QuantizedWeight> canonical_weight(Checkpoint& checkpoint,
   if (!weight) return in_layer(module, std::move(weight).error());
   // The plan was made from headers; what the bytes gave must be what it said.
   NIBBLE_CHECK(weight->format == module.problem.weight);
+  weight->activation = module.problem.activation;  // --activation-dtype float leaves it alone
   return weight;
 }
 

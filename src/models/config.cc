@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace nibble::models {
@@ -101,6 +102,7 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
   rope.head_dim = static_cast<int>(spec.head_dim);
   rope.rotary_dim = static_cast<int>(static_cast<double>(spec.head_dim) * partial) / 2 * 2;
   rope.max_positions = spec.max_positions;
+  spec.context = spec.max_positions;
   if (scaling == nullptr) return {};
 
   NIBBLE_ASSIGN(rope.type, rope_type(*scaling));
@@ -110,6 +112,11 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
       rope.type == kernels::RopeType::kYarn || rope.type == kernels::RopeType::kLongRope;
   if (!optional || scaling->find_set("factor") != nullptr) {
     NIBBLE_ASSIGN(rope.factor, get_positive(*scaling, "factor", 0));
+  }
+  // With these two max_position_embeddings is the length before scaling.
+  if (rope.type == kernels::RopeType::kDynamic || rope.type == kernels::RopeType::kLinear) {
+    const double longer = std::floor(static_cast<double>(spec.max_positions) * rope.factor);
+    spec.context = static_cast<int64_t>(std::min(longer, static_cast<double>(kLargestDimension)));
   }
   // Phi-3 keeps original_max_position_embeddings at the top level.
   const Json& with_original =

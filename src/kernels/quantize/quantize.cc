@@ -15,8 +15,11 @@ struct Grid {
   float zero;  // s8 only
 };
 
-// The smallest dynamic scale: what an all-zero token gets. Keeps x / scale finite.
+// The smallest dynamic scales: what an all-zero token gets. They keep x / scale finite. Those of e4m3
+// are the runtimes': per token 1 / (448 * 512), per group 1e-10 / 448.
 constexpr float kSmallestScale = 1e-12f;
+constexpr float kSmallestTokenScale = 1.0f / (448.0f * 512.0f);
+constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
 
 Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
   float low = 0;
@@ -31,10 +34,13 @@ Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
   }
   float most = std::max(high, -low);
   if (f.upper_bound > 0) most = std::min(most, f.upper_bound);
-  const float grid = f.type == ActivationFormat::Type::kS8 ? 127.0f : 448.0f;
-  return {std::max(most / grid, kSmallestScale), 0};
+  if (f.type == ActivationFormat::Type::kS8) return {std::max(most / 127.0f, kSmallestScale), 0};
+  const bool grouped = f.granularity == ActivationFormat::Granularity::kGroup;
+  return {std::max(most / 448.0f, grouped ? kSmallestGroupScale : kSmallestTokenScale), 0};
 }
 
+// e4m3 is multiplied by the reciprocal of the scale, as the runtimes do it (and not divided): near the
+// middle of two codes the two differ.
 void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
   for (int64_t i = 0; i < k; ++i) {
     if (std::isnan(x[i])) {
@@ -43,7 +49,7 @@ void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, f
       const float q = std::clamp(std::nearbyint(x[i] / grid.scale) + grid.zero, -128.0f, 127.0f);
       out[i] = (q - grid.zero) * grid.scale;
     } else {
-      const float v = std::clamp(x[i] / grid.scale, -448.0f, 448.0f);
+      const float v = std::clamp(x[i] * (1.0f / grid.scale), -448.0f, 448.0f);
       out[i] = base::f32_from_e4m3(base::e4m3_from_f32(v)) * grid.scale;
     }
   }
