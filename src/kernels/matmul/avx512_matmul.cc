@@ -165,22 +165,6 @@ using Multiply = void (*)(const Layout&, const Panel&, int64_t, const TokenBlock
 constexpr Multiply kMultiply[14][2] = {NIBBLE_ROWS_14(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
-// Moves (rows, 32) between y and its dense copy; rows of the weight beyond the last stay untouched.
-void load_y(const float* y, int64_t ldy, int64_t tokens, int64_t rows, float* dense) {
-  for (int64_t r = 0; r < tokens; ++r) {
-    _mm512_store_ps(dense + r * 32, _mm512_maskz_loadu_ps(rows_mask(rows), y + r * ldy));
-    _mm512_store_ps(dense + r * 32 + 16,
-                    _mm512_maskz_loadu_ps(rows_mask(rows - 16), y + r * ldy + 16));
-  }
-}
-void store_y(const float* dense, int64_t tokens, int64_t rows, float* y, int64_t ldy) {
-  for (int64_t r = 0; r < tokens; ++r) {
-    _mm512_mask_storeu_ps(y + r * ldy, rows_mask(rows), _mm512_load_ps(dense + r * 32));
-    _mm512_mask_storeu_ps(y + r * ldy + 16, rows_mask(rows - 16),
-                          _mm512_load_ps(dense + r * 32 + 16));
-  }
-}
-
 // kPanels tiles from `tile` on, all tokens, inputs [k, k + count).
 template <Packing kPacking>
 void multiply_panels(const KernelArgs& args, int64_t tile, int64_t tiles, int64_t k,

@@ -73,6 +73,23 @@ Packing packing_named(const std::string& name) {
   NIBBLE_CHECK(false && "unknown packing");
 }
 
+const float* code_values(Element element) {
+  struct alignas(64) Tables {
+    float value[22][256];
+    Tables() {
+      for (uint32_t e = 0; e < 22; ++e) {
+        const int bits = tensor::bits(static_cast<Element>(e));
+        const uint32_t codes = bits > 8 ? 0 : bits > 4 ? 256 : 16;
+        for (uint32_t c = 0; c < codes; ++c) {
+          value[e][c] = tensor::value_of(static_cast<Element>(e), c);
+        }
+      }
+    }
+  };
+  static const Tables tables;
+  return tables.value[static_cast<int>(element)];
+}
+
 int32_t code_bias(Element element) {
   if (element < Element::kS8 || element > Element::kS2) return 0;
   return 1 << (tensor::bits(element) - 1);
@@ -88,11 +105,18 @@ std::string packing_refusal(const MatmulProblem& problem, Packing packing) {
     return fmt::format("holds codes of {} to {} bits; {} has {}", least, most,
                        tensor::name(f.element), bits);
   }
+  if (f.element == Element::kE5M2FNUZ) {
+    return "e5m2fnuz has no fast kernel: its largest exponent is one too many for f16";
+  }
   if (packing >= Packing::kN16) {
     if (f.scaled || f.zero != ZeroKind::kNone) {
       return fmt::format("holds floats without scales; the weight is {}", tensor::to_string(f));
     }
     return "";
+  }
+  if (f.zero != ZeroKind::kNone && !tensor::is_integer(f.element)) {
+    return fmt::format("holds zero points of integer codes; the weight is {}",
+                       tensor::to_string(f));
   }
   const bool groups_fit = f.group_k == 0 || f.group_k == 16 || f.group_k % 32 == 0;
   if (!groups_fit && f.group_k < problem.k) {
@@ -117,6 +141,7 @@ Layout make_layout(const MatmulProblem& problem, Packing packing) {
     l.scale_store = store_of(f.scale_type);
     l.scale_bytes = l.scale_store == ScaleStore::kF32 ? 4 : 2;
   }
+  if (packing <= Packing::kN8) l.values = code_values(f.element);
   l.has_offset = f.zero == ZeroKind::kOffset;
   if (tensor::is_integer(f.element)) l.zero_const = code_bias(f.element);
   if (f.zero == ZeroKind::kInteger) l.zero_bytes = packing == Packing::kN4 ? 1 : 2;

@@ -54,7 +54,8 @@ struct Layout {
   int64_t scale_bytes = 0;                     // a scale or offset: 0, 2 or 4
   int64_t zero_bytes = 0;                      // a zero: 0, 1 (s8) or 2 (s16)
   bool has_offset = false;
-  int32_t zero_const = 0;  // what the zero is when none is stored
+  int32_t zero_const = 0;         // what the zero is when none is stored
+  const float* values = nullptr;  // of all stored codes; nothing for 16 and 32 bits
   int64_t header_bytes = 0;
   int64_t block_bytes = 0;
   int64_t tile_bytes = 0;
@@ -70,6 +71,10 @@ std::string packing_refusal(const MatmulProblem& problem, Packing packing);
 
 // Precondition: packing_refusal() is "".
 Layout make_layout(const MatmulProblem& problem, Packing packing);
+
+// The values of an element's codes as float32, 16 or 256 of them, aligned to 64 bytes. Lives
+// forever.
+const float* code_values(tensor::Element element);
 
 // What is added to a code to make it unsigned: 8 for s4, 128 for s8, 0 for u4 and float codes.
 int32_t code_bias(tensor::Element element);

@@ -241,13 +241,10 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
       continue;
     }
     const auto at = header_at(l, tile, k / group_k, r);
-    float v;
+    float v = l.values[code];
     if (integer) {
       const int32_t zero = l.zero_bytes != 0 ? get_zero(l.zero_bytes, at.zero) : l.zero_const;
       v = static_cast<float>(static_cast<int32_t>(code) - zero);
-    } else {
-      v = tensor::value_of(element, code);
-      if (l.zero_bytes != 0) v -= static_cast<float>(get_zero(l.zero_bytes, at.zero));
     }
     v *= get_scale(l.scale_store, at.scale);
     if (l.has_offset) v += get_scale(l.scale_store, at.offset);

@@ -1,0 +1,306 @@
+// Any weight x f32 activations with AVX-512: a panel of w in f32, bit by bit what unpack_row gives,
+// is unpacked into a cache and all tokens are multiplied with it by fused multiply-adds.
+#include "kernels/matmul/avx512_inline.h"
+
+namespace nibble::kernels {
+namespace {
+
+using tensor::Element;
+
+// A tile, unpacked over at most kPanelK inputs: two halves of 16 rows.
+constexpr int64_t kPanelK = 512;
+struct alignas(64) Panel {
+  float w[2][kPanelK][16];
+};
+constexpr int64_t kPanels = 2;  // tiles that share a token block while it is in the L1 cache
+// Few tokens: the panel shall stay in the L1 cache.
+constexpr int64_t kShortK = 128;
+constexpr int64_t kFewTokens = 28;
+static_assert(kPanels * sizeof(Panel) + kFewTokens * 32 * 4 <= kPanelBytes);
+
+// How codes become numbers.
+enum class Codes { kInteger4, kTable4, kInteger8, kE4M3, kE4M3FNUZ, kE5M2, kBF16, kF16, kF32 };
+
+// What 16 rows of a group do to their codes.
+struct Numbers {
+  __m512i zero;
+  __m512 scale;
+  __m512 offset;
+  __m512 table;
+};
+NIBBLE_INLINE Numbers load_numbers(const Layout& l, const HeaderParts& w, int64_t row) {
+  Numbers out = {_mm512_set1_epi32(l.zero_const), _mm512_setzero_ps(), _mm512_setzero_ps(),
+                 _mm512_setzero_ps()};
+  if (l.scale_bytes == 0) return out;
+  out.scale = load_scales(l.scale_store, w.scale + row * l.scale_bytes);
+  if (l.zero_bytes != 0) out.zero = load_zeros(l.zero_bytes, w.zero + row * l.zero_bytes);
+  if (l.has_offset) out.offset = load_scales(l.scale_store, w.offset + row * l.scale_bytes);
+  out.table = _mm512_load_ps(l.values);
+  return out;
+}
+
+// (code - zero) * scale + offset, every step rounded as dequantize_row rounds it.
+template <bool kOffset>
+NIBBLE_INLINE void put(const Numbers& w, __m512 value, float* to) {
+  value = _mm512_mul_ps(value, w.scale);
+  if constexpr (kOffset) value = _mm512_add_ps(value, w.offset);
+  _mm512_store_ps(to, value);
+}
+
+// Bytes in the high halves of 16-bit lanes -> f16 that, times `fix`, are the numbers.
+template <Codes kCodes>
+NIBBLE_INLINE __m512i half_of(__m512i high) {
+  constexpr bool kThreeBits = kCodes == Codes::kE4M3 || kCodes == Codes::kE4M3FNUZ;
+  if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
+    high = _mm512_and_si512(_mm512_srai_epi16(high, 1), _mm512_set1_epi16(-0x4080));
+  }
+  if constexpr (kCodes == Codes::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
+    const __m512i carry = _mm512_add_epi16(high, _mm512_set1_epi16(0x80));
+    high = _mm512_or_si512(high, _mm512_and_si512(carry, _mm512_set1_epi16(0x4000)));
+  } else if constexpr (kCodes == Codes::kE4M3FNUZ) {  // -0 is nan
+    const __mmask32 nan = _mm512_cmpeq_epi16_mask(high, _mm512_set1_epi16(-0x8000));
+    high = _mm512_mask_set1_epi16(high, nan, 0x7e00);
+  }
+  return high;
+}
+template <Codes kCodes>
+constexpr float kFix = kCodes == Codes::kE4M3       ? 256.0f
+                       : kCodes == Codes::kE4M3FNUZ ? 128.0f
+                                                    : 1.0f;
+
+// The low or high 16 bits of each lane, f16 -> f32.
+NIBBLE_INLINE __m512 low_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
+NIBBLE_INLINE __m512 high_half(__m512i v) { return low_half(_mm512_srli_epi32(v, 16)); }
+
+// 16 rows of a block. `to` is their place in the panel: (32 inputs, 16 rows).
+template <Codes kCodes, bool kOffset>
+NIBBLE_INLINE void unpack_block(const std::byte* block, const Numbers& first, const Numbers& second,
+                                float* to) {
+  if constexpr (kCodes == Codes::kInteger4 || kCodes == Codes::kTable4) {
+    const __m512i nibble = _mm512_set1_epi32(15);
+    NIBBLE_UNROLL
+    for (int i = 0; i < 32; ++i) {
+      const Numbers& w = i < 16 ? first : second;
+      const __m512i line = load(block + i % 16 / 4 * 128);
+      const __m512i code = _mm512_srli_epi32(line, i % 4 * 8 + (i < 16 ? 0 : 4));
+      if constexpr (kCodes == Codes::kTable4) {
+        put<kOffset>(w, _mm512_permutexvar_ps(code, w.table), to + i * 16);
+      } else {
+        const __m512i integer = _mm512_sub_epi32(_mm512_and_si512(code, nibble), w.zero);
+        put<kOffset>(w, _mm512_cvtepi32_ps(integer), to + i * 16);
+      }
+    }
+  } else if constexpr (kCodes == Codes::kInteger8) {
+    const __m512i byte = _mm512_set1_epi32(255);
+    NIBBLE_UNROLL
+    for (int i = 0; i < 32; ++i) {
+      const Numbers& w = i < 16 ? first : second;
+      const __m512i code = _mm512_srli_epi32(load(block + i / 4 * 128), i % 4 * 8);
+      const __m512i integer = _mm512_sub_epi32(_mm512_and_si512(code, byte), w.zero);
+      put<kOffset>(w, _mm512_cvtepi32_ps(integer), to + i * 16);
+    }
+  } else if constexpr (kCodes == Codes::kBF16) {
+    NIBBLE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      const __m512i line = load(block + i * 128);
+      _mm512_store_si512(to + i * 32, _mm512_slli_epi32(line, 16));
+      _mm512_store_si512(to + i * 32 + 16, _mm512_and_si512(line, _mm512_set1_epi32(-0x10000)));
+    }
+  } else if constexpr (kCodes == Codes::kF16) {
+    NIBBLE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      const __m512i line = load(block + i * 128);
+      _mm512_store_ps(to + i * 32, low_half(line));
+      _mm512_store_ps(to + i * 32 + 16, high_half(line));
+    }
+  } else if constexpr (kCodes == Codes::kF32) {
+    NIBBLE_UNROLL
+    for (int i = 0; i < 32; ++i) _mm512_store_si512(to + i * 16, load(block + i * 128));
+  } else {  // 8-bit floats
+    const __m512 fix = _mm512_set1_ps(kFix<kCodes>);
+    NIBBLE_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      const Numbers& w = j < 4 ? first : second;
+      const __m512i line = load(block + j * 128);
+      const __m512i even = half_of<kCodes>(_mm512_slli_epi16(line, 8));
+      const __m512i odd = half_of<kCodes>(_mm512_and_si512(line, _mm512_set1_epi16(-0x100)));
+      float* at = to + j * 64;
+      put<false>(w, _mm512_mul_ps(low_half(even), fix), at);
+      put<false>(w, _mm512_mul_ps(low_half(odd), fix), at + 16);
+      put<false>(w, _mm512_mul_ps(high_half(even), fix), at + 32);
+      put<false>(w, _mm512_mul_ps(high_half(odd), fix), at + 48);
+    }
+  }
+}
+
+// Inputs [k, k + count) of a tile, multiples of 32.
+template <Codes kCodes, bool kOffset>
+void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
+  const int64_t stride = l.header_bytes + l.group / kBlockK * l.block_bytes;
+  for (int64_t at = 0; at < count; at += kBlockK) {
+    const int64_t group = (k + at) / l.group;
+    const std::byte* header = tile + group * stride;
+    const std::byte* block =
+        header + l.header_bytes + (k + at - group * l.group) / kBlockK * l.block_bytes;
+    for (int half = 0; half < 2; ++half) {
+      const Numbers first = load_numbers(l, parts_of(l, header, 0), half * 16);
+      const Numbers second = load_numbers(l, parts_of(l, header, l.sets - 1), half * 16);
+      unpack_block<kCodes, kOffset>(block + half * 64, first, second, panel.w[half][at]);
+    }
+  }
+}
+
+// sum += w * x, in the register of the sum: see dpwssd in avx512_matmul.cc.
+NIBBLE_INLINE void fma(__m512& sum, __m512 w, __m512 x) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+}
+
+// y (kRows, 32) += the panel's inputs [0, count) of kRows tokens. With few rows even and odd inputs
+// have their own sums, else the adds would wait for one another.
+template <int kRows>
+void multiply(const Panel& panel, int64_t count, const float* x, float* y) {
+  const float* w = panel.w[0][0];
+  constexpr int64_t kHalf = kPanelK * 16;
+#define NIBBLE_DECLARE(r) \
+  [[maybe_unused]] __m512 a##r = _mm512_setzero_ps(), b##r = a##r, c##r = a##r, d##r = a##r;
+  NIBBLE_ROWS_14(NIBBLE_DECLARE)
+#undef NIBBLE_DECLARE
+  do {
+    const __m512 w0 = _mm512_load_ps(w);
+    const __m512 w1 = _mm512_load_ps(w + kHalf);
+#define NIBBLE_DOT(r)                      \
+  if constexpr (kRows > r) {               \
+    const __m512 v = _mm512_set1_ps(x[r]); \
+    fma(a##r, w0, v);                      \
+    fma(b##r, w1, v);                      \
+  }
+    NIBBLE_ROWS_14(NIBBLE_DOT)
+#undef NIBBLE_DOT
+    const __m512 w2 = _mm512_load_ps(w + 16);
+    const __m512 w3 = _mm512_load_ps(w + kHalf + 16);
+#define NIBBLE_DOT(r)                              \
+  if constexpr (kRows > r) {                       \
+    const __m512 v = _mm512_set1_ps(x[kRows + r]); \
+    fma(kRows < 4 ? c##r : a##r, w2, v);           \
+    fma(kRows < 4 ? d##r : b##r, w3, v);           \
+  }
+    NIBBLE_ROWS_14(NIBBLE_DOT)
+#undef NIBBLE_DOT
+    w += 32;
+    x += 2 * kRows;
+    count -= 2;
+  } while (count > 0);
+#define NIBBLE_ADD(r)                                                                       \
+  if constexpr (kRows > r) {                                                                \
+    if constexpr (kRows < 4) a##r = _mm512_add_ps(a##r, c##r);                              \
+    if constexpr (kRows < 4) b##r = _mm512_add_ps(b##r, d##r);                              \
+    _mm512_store_ps(y + r * 32, _mm512_add_ps(_mm512_load_ps(y + r * 32), a##r));           \
+    _mm512_store_ps(y + r * 32 + 16, _mm512_add_ps(_mm512_load_ps(y + r * 32 + 16), b##r)); \
+  }
+  NIBBLE_ROWS_14(NIBBLE_ADD)
+#undef NIBBLE_ADD
+}
+
+using Multiply = void (*)(const Panel&, int64_t, const float*, float*);
+#define NIBBLE_MULTIPLY(r) multiply<r + 1>,
+constexpr Multiply kMultiply[14] = {NIBBLE_ROWS_14(NIBBLE_MULTIPLY)};
+#undef NIBBLE_MULTIPLY
+
+using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
+template <Codes kCodes>
+Unpack unpack_of(const Layout& l) {
+  return l.has_offset ? unpack<kCodes, true> : unpack<kCodes, false>;
+}
+Unpack unpack_of(Element element, const Layout& l) {
+  switch (element) {
+    case Element::kF32:
+      return unpack<Codes::kF32, false>;
+    case Element::kF16:
+      return unpack<Codes::kF16, false>;
+    case Element::kBF16:
+      return unpack<Codes::kBF16, false>;
+    case Element::kE4M3:
+      return unpack<Codes::kE4M3, false>;
+    case Element::kE4M3FNUZ:
+      return unpack<Codes::kE4M3FNUZ, false>;
+    case Element::kE5M2:
+      return unpack<Codes::kE5M2, false>;
+    case Element::kE2M1:
+    case Element::kNF4:
+    case Element::kFP4:
+      return unpack<Codes::kTable4, false>;
+    default:
+      return l.packing == Packing::kN4 ? unpack_of<Codes::kInteger4>(l)
+                                       : unpack_of<Codes::kInteger8>(l);
+  }
+}
+
+// Few tokens: a tile at a time, y in a dense copy until all inputs are done.
+void few_tokens(const KernelArgs& args, Unpack unpack) {
+  const Layout& l = *args.layout;
+  auto* panel = reinterpret_cast<Panel*>(args.scratch);
+  auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
+  const int64_t tokens = args.m_end - args.m_begin;
+  for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
+    __builtin_memset(dense, 0, static_cast<size_t>(tokens * kTileRows) * 4);
+    for (int64_t k = 0; k < l.k_pad; k += kShortK) {
+      const int64_t count = l.k_pad - k < kShortK ? l.k_pad - k : kShortK;
+      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, *panel);
+      for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
+        const TokenBlock x = token_block(*args.x, m);
+        kMultiply[x.rows - 1](*panel, count, reinterpret_cast<const float*>(x.data) + k * x.rows,
+                              dense + (m - args.m_begin) * kTileRows);
+      }
+    }
+    store_y(dense, tokens, l.n - tile * kTileRows,
+            args.y + args.m_begin * args.ldy + tile * kTileRows, args.ldy);
+  }
+}
+
+// `tiles` tiles from `tile` on, all tokens, inputs [k, k + count).
+void multiply_panels(const KernelArgs& args, Unpack unpack, int64_t tile, int64_t tiles, int64_t k,
+                     int64_t count) {
+  const Layout& l = *args.layout;
+  auto* panels = reinterpret_cast<Panel*>(args.scratch);
+  auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
+  for (int64_t t = 0; t < tiles; ++t) {
+    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+  }
+  for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
+    const TokenBlock x = token_block(*args.x, m);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t n = (tile + t) * kTileRows;
+      float* y = args.y + m * args.ldy + n;
+      if (k == 0) {
+        __builtin_memset(dense, 0, static_cast<size_t>(x.rows * kTileRows) * 4);
+      } else {
+        load_y(y, args.ldy, x.rows, l.n - n, dense);
+      }
+      kMultiply[x.rows - 1](panels[t], count, reinterpret_cast<const float*>(x.data) + k * x.rows,
+                            dense);
+      store_y(dense, x.rows, l.n - n, y, args.ldy);
+    }
+  }
+}
+
+void multiply_any(const KernelArgs& args) {
+  const Unpack unpack = unpack_of(args.weight->problem.weight.element, *args.layout);
+  if (args.m_end - args.m_begin <= kFewTokens) return few_tokens(args, unpack);
+  for (int64_t tile = args.tile_begin; tile < args.tile_end; tile += kPanels) {
+    const int64_t left = args.tile_end - tile;
+    const int64_t tiles = left < kPanels ? left : kPanels;
+    for (int64_t k = 0; k < args.layout->k_pad; k += kPanelK) {
+      const int64_t rest = args.layout->k_pad - k;
+      multiply_panels(args, unpack, tile, tiles, k, rest < kPanelK ? rest : kPanelK);
+    }
+  }
+}
+
+}  // namespace
+
+void matmul_f32_x4g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
+void matmul_f32_x8g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
+void matmul_f32_x16_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
+void matmul_f32_f32_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
+
+}  // namespace nibble::kernels
