@@ -168,10 +168,10 @@ class PercentValues {
   }
   void check_all_used() const {
     // What can be subscripted might be meant for %(name)s, so it may stay unused.
-    const bool subscripted = values_.is_dict() || values_.is_list() || values_.is_range() ||
-                             values_.is_undefined();
-    const bool left = values_.is_tuple() ? taken_ < values_.items().size()
-                                         : taken_ == 0 && !subscripted;
+    const bool subscripted =
+        values_.is_dict() || values_.is_list() || values_.is_range() || values_.is_undefined();
+    const bool left =
+        values_.is_tuple() ? taken_ < values_.items().size() : taken_ == 0 && !subscripted;
     if (left) raise("not all arguments converted during string formatting");
   }
 

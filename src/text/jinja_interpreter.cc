@@ -13,7 +13,7 @@ namespace {
 
 // Scopes nest as blocks and macros do; only macros that define macros can chain them without end.
 constexpr int kMaxScopes = 500;
-constexpr size_t kScopeBytes = 160;  // charged for each
+constexpr size_t kScopeBytes = 160;
 
 }  // namespace
 
@@ -171,7 +171,7 @@ std::vector<Value> Interpreter::items_of(const Value& v) {
 }
 
 ScopePtr Interpreter::inner(const ScopePtr& parent) {
-  budget_.make(kScopeBytes);
+  budget_.step(2);
   auto scope = std::make_shared<Scope>();
   scope->parent = parent;
   scope->depth = parent->depth + 1;
@@ -402,6 +402,7 @@ void Interpreter::assign_tuple(const Expr& target, const Value& value, const Sco
 const Macro* Interpreter::define_macro(const Statement& s, const ScopePtr& scope) {
   budget_.make(sizeof(Macro) + 64);
   for (ScopePtr at = scope; at != nullptr && !at->captured; at = at->parent) {
+    budget_.make(kScopeBytes);  // from now on it lives as long as the rendering
     at->captured = true;
     captured_.push_back(at);
   }

@@ -30,7 +30,7 @@ Value strip_sides(In& in, const Value& self, const Args& args, bool left, bool r
   std::optional<std::string_view> chars;
   if (given(args, 0)) {
     chars = args.string(0);
-    in.budget().step(self.bytes().size() / 16 * (chars->size() / 16 + 1));
+    in.budget().walk(self.bytes().size() + chars->size());
   }
   return like(in, self, strip(self.bytes(), chars, left, right));
 }
@@ -118,16 +118,19 @@ Value rsplit(In& in, const Value& self, const Args& args) {
   in.budget().walk(text.size());
   if (!given(args, 0)) return list_like(in, self, rsplit_at_space(text, limit));
   const std::string separator = separator_of(args, 0);
+  // Split forwards what is turned around: searching backwards would not be linear.
+  const std::string backwards(text.rbegin(), text.rend());
+  const std::string sought(separator.rbegin(), separator.rend());
   std::vector<std::string_view> parts;
-  std::string_view rest = text;
+  size_t end = text.size();
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t at = rest.rfind(separator);
-    if (at == rest.npos) break;
-    in.budget().step(1 + (rest.size() - at) * separator.size() / 64);
-    parts.push_back(rest.substr(at + separator.size()));
-    rest = rest.substr(0, at);
+    const size_t at = find_bytes(backwards, sought, text.size() - end);
+    if (at == std::string::npos) break;
+    const size_t begin = text.size() - at;
+    parts.push_back(std::string_view(text).substr(begin, end - begin));
+    end = begin - separator.size();
   }
-  parts.push_back(rest);
+  parts.push_back(std::string_view(text).substr(0, end));
   std::reverse(parts.begin(), parts.end());
   return list_like(in, self, parts);
 }

@@ -26,7 +26,7 @@ Value trim(Interpreter& in, const Value& value, const Arguments& args) {
   std::optional<std::string_view> chars;
   if (const Value* given = args.get(0); given != nullptr && !given->is_none()) {
     chars = args.string(0);
-    in.budget().step(s.text.size() * chars->size() / 16);
+    in.budget().walk(s.text.size() + chars->size());
   }
   return in.string(std::string(strip(s.text, chars, true, true)), s.markup);
 }

@@ -32,7 +32,7 @@ struct Trouble {
 // leave room for a conversation of megabytes.
 struct Limits {
   size_t steps = 10'000'000;            // nodes evaluated, and one per kBytesPerStep bytes touched
-  size_t bytes = size_t{512} << 20;     // of values made, in total, freed or not
+  size_t bytes = size_t{256} << 20;     // of values made, in total, freed or not
   size_t one_value = size_t{64} << 20;  // bytes of one string, or of the output
   int depth = 1200;                     // nodes within nodes, macro calls included
 };

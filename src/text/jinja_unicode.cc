@@ -274,9 +274,10 @@ std::string swap_case(std::string_view s) {
 
 std::string_view strip(std::string_view s, std::optional<std::string_view> chars, bool left,
                        bool right) {
-  const std::vector<char32_t> set = chars ? code_points(*chars) : std::vector<char32_t>{};
+  std::vector<char32_t> set = chars ? code_points(*chars) : std::vector<char32_t>{};
+  std::sort(set.begin(), set.end());
   const auto drops = [&](char32_t c) {
-    return chars ? std::find(set.begin(), set.end(), c) != set.end() : is_space(c);
+    return chars ? std::binary_search(set.begin(), set.end(), c) : is_space(c);
   };
   if (left) {
     for (size_t at = 0; at < s.size();) {

@@ -12,7 +12,8 @@
 namespace nibble::text::jinja {
 namespace {
 
-constexpr size_t kIndexedFrom = 8;  // below, walking the members is faster than hashing
+constexpr size_t kObjectBytes = 48;  // of a shared pointer and the allocator, for each object
+constexpr size_t kIndexedFrom = 8;   // below, walking the members is faster than hashing
 
 bool is_text(const Value& v, std::string_view s) { return v.is_string() && v.bytes() == s; }
 
@@ -48,45 +49,111 @@ bool equal_dicts(Budget& budget, const Dict& a, const Dict& b) {
   });
 }
 
-std::string repr_items(Budget& budget, const std::vector<Value>& items, char open, char close) {
-  std::string out(1, open);
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out += ", ";
-    out += repr(budget, items[i]);
-    if (out.size() > budget.limits().one_value) budget.make(out.size());
-  }
-  if (open == '(' && items.size() == 1) out += ',';
-  return out + close;
-}
+// Writes repr() of values into one string; nothing is copied on the way up.
+class ReprWriter {
+ public:
+  explicit ReprWriter(Budget& budget) : budget_(budget) {}
 
-std::string repr_sequence(Budget& budget, const Sequence& s) {
-  switch (s.kind) {
-    case Sequence::Kind::kList:
-      return repr_items(budget, s.items, '[', ']');
-    case Sequence::Kind::kTuple:
-    case Sequence::Kind::kGroup:
-      return repr_items(budget, s.items, '(', ')');
-    case Sequence::Kind::kKeys:
-      return "dict_keys(" + repr_items(budget, s.items, '[', ']') + ")";
-    case Sequence::Kind::kValues:
-      return "dict_values(" + repr_items(budget, s.items, '[', ']') + ")";
-    case Sequence::Kind::kItems:
-      return "dict_items(" + repr_items(budget, s.items, '[', ']') + ")";
-    case Sequence::Kind::kGenerator:
-      break;
+  void write(const Value& v) {
+    const Level level(budget_);  // a namespace may hold itself
+    budget_.step();
+    switch (v.kind()) {
+      case Value::Kind::kUndefined:
+        return add("Undefined");
+      case Value::Kind::kNone:
+        return add("None");
+      case Value::Kind::kBool:
+        return add(v.boolean() ? "True" : "False");
+      case Value::Kind::kInt:
+        return add(std::to_string(v.integer()));
+      case Value::Kind::kFloat:
+        return add(float_repr(v.real()));
+      case Value::Kind::kString:
+        return string(v.string());
+      case Value::Kind::kSequence:
+        return sequence(v.sequence());
+      case Value::Kind::kDict:
+        return dict(v.dict());
+      case Value::Kind::kRange:
+        return range(v.range());
+      case Value::Kind::kNamespace:
+        add("<Namespace ");
+        dict(v.ns().attributes);
+        return add(">");
+      case Value::Kind::kMacro:
+        return add("<Macro " + quoted(v.macro().statement->text) + ">");
+      case Value::Kind::kLoop:
+        raise_unsupported("printing a loop object");
+      case Value::Kind::kFunction:
+        break;
+    }
+    raise_unsupported(
+        fmt::format("printing the function '{}' (was it meant to be called?)", v.function().name));
   }
-  raise_unsupported("printing a generator (it has no fixed text; use the list filter on it first)");
-}
 
-std::string repr_dict(Budget& budget, const Dict& dict) {
-  std::string out = "{";
-  for (const auto& [key, value] : dict.members) {
-    if (out.size() > 1) out += ", ";
-    out += repr(budget, key) + ": " + repr(budget, value);
-    if (out.size() > budget.limits().one_value) budget.make(out.size());
+  std::string take() { return std::move(out_); }
+
+ private:
+  void add(std::string_view text) {
+    out_ += text;
+    if (out_.size() > budget_.limits().one_value) budget_.make(out_.size());
   }
-  return out + "}";
-}
+
+  void string(const String& s) {
+    budget_.make(s.bytes.size());
+    add(s.markup ? "Markup(" + quoted(s.bytes) + ")" : quoted(s.bytes));
+  }
+
+  void items(const std::vector<Value>& values, std::string_view open, std::string_view close) {
+    add(open);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i > 0) add(", ");
+      write(values[i]);
+    }
+    if (open == "(" && values.size() == 1) add(",");
+    add(close);
+  }
+
+  void sequence(const Sequence& s) {
+    switch (s.kind) {
+      case Sequence::Kind::kList:
+        return items(s.items, "[", "]");
+      case Sequence::Kind::kTuple:
+      case Sequence::Kind::kGroup:
+        return items(s.items, "(", ")");
+      case Sequence::Kind::kKeys:
+        return items(s.items, "dict_keys([", "])");
+      case Sequence::Kind::kValues:
+        return items(s.items, "dict_values([", "])");
+      case Sequence::Kind::kItems:
+        return items(s.items, "dict_items([", "])");
+      case Sequence::Kind::kGenerator:
+        break;
+    }
+    raise_unsupported(
+        "printing a generator (it has no fixed text; use the list filter on it first)");
+  }
+
+  void dict(const Dict& dict) {
+    add("{");
+    bool first = true;
+    for (const auto& [key, value] : dict.members) {
+      if (!std::exchange(first, false)) add(", ");
+      write(key);
+      add(": ");
+      write(value);
+    }
+    add("}");
+  }
+
+  void range(const Range& r) {
+    if (r.step == 1) return add(fmt::format("range({}, {})", r.start, r.stop));
+    add(fmt::format("range({}, {}, {})", r.start, r.stop, r.step));
+  }
+
+  Budget& budget_;
+  std::string out_;
+};
 
 }  // namespace
 
@@ -195,7 +262,7 @@ void Dict::set(Value key, Value value) {
 }
 
 Value make_string(Budget& budget, std::string bytes, bool markup) {
-  budget.make(bytes.size() + sizeof(String));
+  budget.make(bytes.size() + sizeof(String) + kObjectBytes);
   auto string = std::make_shared<String>();
   string->length = count_code_points(bytes);
   string->bytes = std::move(bytes);
@@ -204,7 +271,7 @@ Value make_string(Budget& budget, std::string bytes, bool markup) {
 }
 
 Value make_sequence(Budget& budget, Sequence::Kind kind, std::vector<Value> items) {
-  budget.make(items.size() * sizeof(Value) + sizeof(Sequence));
+  budget.make(items.size() * sizeof(Value) + sizeof(Sequence) + kObjectBytes);
   auto sequence = std::make_shared<Sequence>();
   sequence->kind = kind;
   int nesting = 0;
@@ -215,7 +282,7 @@ Value make_sequence(Budget& budget, Sequence::Kind kind, std::vector<Value> item
 }
 
 Value make_dict(Budget& budget, Dict dict) {
-  budget.make(dict.members.size() * (2 * sizeof(Value) + 48) + sizeof(Dict));
+  budget.make(dict.members.size() * (2 * sizeof(Value) + 48) + sizeof(Dict) + kObjectBytes);
   checked_nesting(dict.nesting);
   return Value(std::shared_ptr<const Dict>(std::make_shared<Dict>(std::move(dict))));
 }
@@ -427,42 +494,9 @@ std::string to_text(Budget& budget, const Value& v) {
 }
 
 std::string repr(Budget& budget, const Value& v) {
-  const Level level(budget);  // a namespace may hold itself
-  budget.step();
-  switch (v.kind()) {
-    case Value::Kind::kUndefined:
-      return "Undefined";
-    case Value::Kind::kNone:
-      return "None";
-    case Value::Kind::kBool:
-      return v.boolean() ? "True" : "False";
-    case Value::Kind::kInt:
-      return std::to_string(v.integer());
-    case Value::Kind::kFloat:
-      return float_repr(v.real());
-    case Value::Kind::kString:
-      budget.make(v.bytes().size());
-      return v.string().markup ? "Markup(" + quoted(v.bytes()) + ")" : quoted(v.bytes());
-    case Value::Kind::kSequence:
-      return repr_sequence(budget, v.sequence());
-    case Value::Kind::kDict:
-      return repr_dict(budget, v.dict());
-    case Value::Kind::kRange: {
-      const Range& r = v.range();
-      if (r.step == 1) return fmt::format("range({}, {})", r.start, r.stop);
-      return fmt::format("range({}, {}, {})", r.start, r.stop, r.step);
-    }
-    case Value::Kind::kNamespace:
-      return "<Namespace " + repr_dict(budget, v.ns().attributes) + ">";
-    case Value::Kind::kMacro:
-      return "<Macro " + quoted(v.macro().statement->text) + ">";
-    case Value::Kind::kLoop:
-      raise_unsupported("printing a loop object");
-    case Value::Kind::kFunction:
-      break;
-  }
-  raise_unsupported(
-      fmt::format("printing the function '{}' (was it meant to be called?)", v.function().name));
+  ReprWriter writer(budget);
+  writer.write(v);
+  return writer.take();
 }
 
 void require_defined(const Value& v) {
