@@ -9,9 +9,9 @@
 #include <random>
 
 #include "api/model.h"
-#include "base/number.h"
 #include "generate/sequence.h"
 #include "kernels/probe/probe.h"
+#include "load/dummy.h"
 
 namespace nibble {
 namespace {
@@ -122,65 +122,49 @@ Result<BenchRow> bench_row(const Model::Impl& m, const MachineReport& machine, b
                   rate.mean / limit};
 }
 
-// A weight of random codes in a format, with values of a usual size.
-tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format, int64_t n, int64_t k) {
-  tensor::QuantizedWeight w;
-  w.format = format;
-  w.n = n;
-  w.k = k;
-  std::mt19937 random(1);
-  const int unit = tensor::code_bytes(format.element);
-  auto codes = tensor::Buffer::allocate(static_cast<size_t>(n * k * unit));
-  if (!codes) throw std::bad_alloc();
-  std::normal_distribution<float> normal(0.0f, 0.02f);
-  for (int64_t i = 0; i < n * k; ++i) {
-    if (unit == 2) {
-      codes->as<uint16_t>()[static_cast<size_t>(i)] = base::bf16_from_f32(normal(random));
-    } else {
-      const int bits = tensor::bits(format.element);
-      const auto code = static_cast<int>(random() & ((1u << bits) - 1));
-      const bool is_signed = tensor::name(format.element)[0] == 's';
-      codes->as<int8_t>()[static_cast<size_t>(i)] =
-          static_cast<int8_t>(is_signed ? code - (1 << (bits - 1)) : code & 0x77);
-    }
+// Copies of one packed weight, together larger than the last cache: used in turn, each is read from
+// memory, as a model's weights are.
+Result<std::vector<kernels::PackedWeight>> packed_copies(device::Stream& stream,
+                                                         const device::Hardware& hardware,
+                                                         const tensor::QuantizedWeight& weight,
+                                                         const kernels::Choice& choice) {
+  constexpr int64_t kMost = int64_t{768} << 20;  // bytes of all copies
+  const kernels::MatmulProblem problem{weight.n, weight.k, weight.format, {}};
+  const int64_t bytes = kernels::packed_bytes(problem, choice);
+  const int64_t enough = std::clamp(2 * hardware.l3_bytes, int64_t{256} << 20, kMost);
+  std::vector<kernels::PackedWeight> copies;
+  for (int64_t total = 0; copies.size() < 2 || total < enough; total += bytes) {
+    NIBBLE_ASSIGN(kernels::PackedWeight packed, kernels::pack(weight, choice, stream));
+    copies.push_back(std::move(packed));
   }
-  w.code_owner = std::move(*codes);
-  w.code = {tensor::DType::kU8, {n, k}, w.code_owner.data(), static_cast<uint64_t>(n * k * unit)};
-  if (format.scaled) {
-    const int64_t rows = format.group_n == 0 ? 1 : (n + format.group_n - 1) / format.group_n;
-    w.scale.assign(static_cast<size_t>(rows * w.groups()), 0x1p-8f);
-  }
-  return w;
+  return copies;
 }
 
-Result<KernelBenchRow> kernel_row(device::Stream& stream, const api::ParsedOptions& options,
-                                  const MachineReport& machine, const tensor::WeightFormat& format,
-                                  int64_t n, int64_t k, int64_t m) {
-  const kernels::MatmulProblem problem{n, k, format, {}};
-  NIBBLE_ASSIGN(kernels::Choice choice,
-                kernels::choose(problem, options.plan.hardware, options.plan.policy));
+KernelBenchRow kernel_row(device::Stream& stream, const std::vector<kernels::PackedWeight>& copies,
+                          const MachineReport& machine, int64_t m) {
+  const kernels::PackedWeight& first = copies.front();
+  const int64_t n = first.problem.n;
+  const int64_t k = first.problem.k;
   KernelBenchRow row{"", m, n, k, 0, 0};
-  for (const kernels::ChoiceRange& range : choice.ranges) {
+  for (const kernels::ChoiceRange& range : first.choice.ranges) {
     if (m >= range.m_min && m <= range.m_max) row.kernel = kernels::kernel_name(*range.kernel);
   }
-  const double bytes = static_cast<double>(kernels::packed_bytes(problem, choice));
-  NIBBLE_ASSIGN(const kernels::PackedWeight packed,
-                kernels::pack(random_weight(format, n, k), std::move(choice), stream));
   std::vector<float> x(static_cast<size_t>(m * k));
   std::vector<float> y(static_cast<size_t>(m * n));
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
   for (float& v : x) v = normal(random);
-  const kernels::MatmulTarget target{&packed, y.data(), n};
   double best = HUGE_VAL;
   const auto begin = Clock::now();
-  for (int i = 0; i < 50 && (i < 5 || seconds_since(begin) < 0.5); ++i) {
+  for (size_t i = 0; i < 4 * copies.size() && (i < 5 || seconds_since(begin) < 0.5); ++i) {
+    const kernels::MatmulTarget target{&copies[i % copies.size()], y.data(), n};
     const auto start = Clock::now();
     kernels::matmul(stream, {&target, 1}, x.data(), k, m);
     best = std::min(best, seconds_since(start));
   }
-  const double reading = bytes / (machine.read_gb_s * 1e9);
-  const double computing = 2.0 * static_cast<double>(m * n) * static_cast<double>(k) / best_peak(machine);
+  const double reading = static_cast<double>(first.bytes.size()) / (machine.read_gb_s * 1e9);
+  const double computing =
+      2.0 * static_cast<double>(m * n) * static_cast<double>(k) / best_peak(machine);
   row.us = best * 1e6;
   row.of_limit = std::max(reading, computing) / best;
   return row;
@@ -232,10 +216,12 @@ Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
   std::vector<KernelBenchRow> rows;
   for (const tensor::WeightFormat& format : formats) {
     for (const auto& [n, k] : kShapes) {
-      for (int64_t m : {int64_t{1}, int64_t{8}, int64_t{64}, int64_t{512}}) {
-        NIBBLE_ASSIGN(KernelBenchRow row, kernel_row(stream, parsed, machine, format, n, k, m));
-        rows.push_back(std::move(row));
-      }
+      NIBBLE_ASSIGN(const kernels::Choice choice,
+                    kernels::choose({n, k, format, {}}, parsed.plan.hardware, parsed.plan.policy));
+      NIBBLE_ASSIGN(const tensor::QuantizedWeight weight, load::dummy_weight(format, n, k, 1));
+      NIBBLE_ASSIGN(const std::vector<kernels::PackedWeight> copies,
+                    packed_copies(stream, parsed.plan.hardware, weight, choice));
+      for (int64_t m : {1, 8, 64, 512}) rows.push_back(kernel_row(stream, copies, machine, m));
     }
   }
   return rows;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/number.h"
+#include "load/dummy.h"
 
 namespace nibble::load {
 namespace {
@@ -41,6 +42,16 @@ struct Loaded {
   kernels::PackedWeight weight;
   std::vector<float> bias;
 };
+
+Result<Loaded> dummy_module(const PlannedModule& module, device::Stream& stream, uint64_t seed) {
+  const kernels::MatmulProblem& p = module.problem;
+  NIBBLE_ASSIGN(tensor::QuantizedWeight weight, dummy_weight(p.weight, p.n, p.k, seed));
+  weight.activation = p.activation;
+  Loaded out;
+  NIBBLE_ASSIGN(out.weight, kernels::pack(weight, module.choice, stream));
+  if (module.declared.bias) out.bias.assign(static_cast<size_t>(p.n), 0.0f);
+  return out;
+}
 
 Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module,
                            device::Stream& stream) {
@@ -154,7 +165,9 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
   }
   uint64_t done = 0;
   for (const PlannedModule& module : plan.modules) {
-    NIBBLE_ASSIGN(Loaded loaded, load_module(checkpoint, module, stream));
+    const auto seed = static_cast<uint64_t>(&module - plan.modules.data());
+    NIBBLE_ASSIGN(Loaded loaded, options.dummy ? dummy_module(module, stream, seed)
+                                               : load_module(checkpoint, module, stream));
     place(decoder, module, std::move(loaded));
     done += module.bytes_disk;
     if (progress && !progress(module.declared.module, done, total)) {
@@ -162,9 +175,13 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
     }
   }
   for (const PlannedVector& v : plan.vectors) {
+    if (options.dummy) {
+      vector_of(decoder, v).assign(static_cast<size_t>(plan.spec.hidden), 1.0f);
+      continue;
+    }
     NIBBLE_ASSIGN(vector_of(decoder, v), read_floats(checkpoint, *v.info));
   }
-  if (plan.rope_factors != nullptr) {
+  if (plan.rope_factors != nullptr && !options.dummy) {
     NIBBLE_ASSIGN(std::vector<float> factors, read_floats(checkpoint, *plan.rope_factors));
     decoder.spec.rope.divisors.assign(factors.begin(), factors.end());
   }
