@@ -103,6 +103,15 @@ std::string quantized_tensors(const TensorLookup& tensors) {
                      tensor::name(first->dtype));
 }
 
+bool has_word(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const std::string_view first = words.substr(0, words.find(' '));
+    if (first == word) return true;
+    words.remove_prefix(std::min(words.size(), first.size() + 1));
+  }
+  return false;
+}
+
 Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string_view requested) {
   const Scheme* scheme = find_scheme(requested);
   if (scheme == nullptr) {
@@ -205,13 +214,12 @@ bool is_quantized_tensor(const tensor::TensorInfo& info) {
   return std::find(kNames.begin(), kNames.end(), last) != kNames.end();
 }
 
-void check_keys(const base::Json& dictionary, std::span<const std::string_view> known,
-                std::span<const std::string_view> harmless, std::vector<std::string>& warnings) {
+void check_keys(const base::Json& dictionary, std::string_view known, std::string_view harmless,
+                std::vector<std::string>& warnings) {
   if (!dictionary.is_object()) return;
   for (const auto& [key, value] : dictionary.as_object()) {
     if (value.is_null() || key.empty() || key[0] == '_') continue;
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    if (std::find(harmless.begin(), harmless.end(), key) != harmless.end()) continue;
+    if (has_word(known, key) || has_word(harmless, key)) continue;
     warnings.push_back(fmt::format("{}: the key \"{}\" ({}) is not known and has no effect",
                                    dictionary.where(), key, value.describe()));
   }

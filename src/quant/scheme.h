@@ -98,9 +98,10 @@ Result<std::unique_ptr<LinearMethod>> unquantized_method(const LinearLayer& laye
 // is not quantized, whatever the lists say.
 bool stored_unquantized(const LinearLayer& layer, const TensorLookup& tensors);
 
-// Warnings for keys of a quantization dictionary that are neither in `known` nor in `harmless`.
-void check_keys(const base::Json& dictionary, std::span<const std::string_view> known,
-                std::span<const std::string_view> harmless, std::vector<std::string>& warnings);
+// Warnings for keys of a quantization dictionary that are neither in `known` nor in `harmless`, two
+// lists of words with spaces between. Null values and keys that begin with '_' are passed over.
+void check_keys(const base::Json& dictionary, std::string_view known, std::string_view harmless,
+                std::vector<std::string>& warnings);
 
 // The bias spec every method adds when the layer has one.
 WeightSpec bias_spec(const LinearLayer& layer);

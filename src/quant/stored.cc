@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -42,6 +43,24 @@ std::string element_name(std::string_view suffix, const tensor::Shape& shape, si
     rest /= shape[d];
   }
   return fmt::format("{}: element {}", suffix, tensor::to_string(at));
+}
+
+WeightSpec wanted(Slot slot, std::string suffix, std::vector<tensor::DType> dtypes,
+                  tensor::Shape shape, ShardAxis along_n, ShardAxis along_k) {
+  WeightSpec spec;
+  spec.slot = slot;
+  spec.suffix = std::move(suffix);
+  spec.dtypes = std::move(dtypes);
+  spec.shape = std::move(shape);
+  spec.along_n = along_n;
+  spec.along_k = along_k;
+  return spec;
+}
+
+WeightSpec optional_tensor(WeightSpec spec, std::string absent) {
+  spec.required = false;
+  spec.absent = std::move(absent);
+  return spec;
 }
 
 tensor::Shape squeezed(const tensor::Shape& shape) {
@@ -141,6 +160,40 @@ Result<int64_t> int_key(const base::Json& dictionary, std::string_view key) {
 Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback) {
   if (dictionary.find_set(key) == nullptr) return fallback;
   return int_key(dictionary, key);
+}
+
+Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
+                               std::initializer_list<std::string_view> values) {
+  NIBBLE_ASSIGN(std::string value, dictionary.get_string_or(key, std::string(*values.begin())));
+  for (char& c : value) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  if (std::find(values.begin(), values.end(), value) != values.end()) return value;
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{}: {} is \"{}\"; known are: {}", dictionary.where(), key, value,
+                          fmt::join(values, ", ")));
+}
+
+Result<std::vector<std::string>> names_key(const base::Json& dictionary, std::string_view key) {
+  std::vector<std::string> names;
+  const base::Json* list = dictionary.find_set(key);
+  std::vector<const base::Json*> todo;
+  if (list != nullptr) todo.push_back(list);
+  while (!todo.empty()) {
+    const base::Json* item = todo.back();
+    todo.pop_back();
+    if (item->is_array()) {
+      for (auto it = item->as_array().rbegin(); it != item->as_array().rend(); ++it) {
+        todo.push_back(&*it);
+      }
+    } else if (item->is_string() && item != list) {
+      names.push_back(item->as_string());
+    } else {
+      return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected a list of names, found {}",
+                                                   dictionary.where(), key, item->describe()));
+    }
+  }
+  return names;
 }
 
 Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,11 @@ namespace nibble::quant {
 // The floats that scales are stored in.
 inline const std::vector<tensor::DType> kFloats = {tensor::DType::kF16, tensor::DType::kBF16,
                                                    tensor::DType::kF32};
+
+// A required tensor, and one that may be absent: `absent` is what that means.
+WeightSpec wanted(Slot slot, std::string suffix, std::vector<tensor::DType> dtypes,
+                  tensor::Shape shape, ShardAxis along_n, ShardAxis along_k);
+WeightSpec optional_tensor(WeightSpec spec, std::string absent);
 
 // `shape` without its dimensions of 1: (N, 1) and (N) are one shape, () and (1) are one.
 tensor::Shape squeezed(const tensor::Shape& shape);
@@ -46,6 +52,14 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
 // An integer key; some tools write numbers as strings ("4"). Null counts as absent.
 Result<int64_t> int_key(const base::Json& dictionary, std::string_view key);
 Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback);
+
+// A string key with a closed list of values, in lower case; the first is the default. Error:
+// another value, named with the list.
+Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
+                               std::initializer_list<std::string_view> values);
+
+// The names of a list of strings, or of lists of them. Empty when absent or null.
+Result<std::vector<std::string>> names_key(const base::Json& dictionary, std::string_view key);
 
 // A group size along K: -1 (all inputs) becomes 0, as WeightFormat has it. Error: 0 or below -1.
 Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key);

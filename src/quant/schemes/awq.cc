@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "quant/packed_words.h"
 #include "quant/scheme.h"
@@ -36,9 +35,9 @@ class AwqMethod : public LinearMethod {
     const int64_t n = layer.n, k = layer.k, g = groups(k);
     const ShardAxis by_group = group_ == 0 ? ShardAxis{} : ShardAxis{0, group_};
     specs_ = {
-        {Slot::kWeight, "qweight", {DType::kS32}, {k, n / 8}, true, {1, 8}, {0}, "", ""},
-        {Slot::kZero, "qzeros", {DType::kS32}, {g, n / 8}, true, {1, 8}, by_group, "", ""},
-        {Slot::kScale, "scales", kFloats, {g, n}, true, {1}, by_group, "", ""},
+        wanted(Slot::kWeight, "qweight", {DType::kS32}, {k, n / 8}, {1, 8}, {0}),
+        wanted(Slot::kZero, "qzeros", {DType::kS32}, {g, n / 8}, {1, 8}, by_group),
+        wanted(Slot::kScale, "scales", kFloats, {g, n}, {1}, by_group),
     };
     add_bias(layer, tensors, specs_);
   }
@@ -101,23 +100,15 @@ class AwqMethod : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
-constexpr std::string_view kKnown[] = {
-    "bits", "w_bit", "group_size", "zero_point", "q_group_size", "version", "format",
-    "quant_method", "modules_to_not_convert", "method", "pack_dtype", "checkpoint_format",
-    // The stored tensors say it.
-    "lm_head"};
-constexpr std::string_view kHarmless[] = {"backend",
-                                          "do_fuse",
-                                          "fuse_max_seq_len",
-                                          "modules_to_fuse",
-                                          "exllama_config",
-                                          "meta",
-                                          "desc_act",
-                                          "sym",
-                                          "damp_percent",
-                                          "true_sequential",
-                                          "model_name_or_path",
-                                          "use_cuda_fp16"};
+// lm_head is known and not asked: the stored tensors say it.
+constexpr std::string_view kKnown =
+    "bits w_bit group_size q_group_size zero_point version format checkpoint_format method "
+    "quant_method pack_dtype modules_to_not_convert lm_head";
+// How the weights were found, or how another engine should run them.
+constexpr std::string_view kHarmless =
+    "backend do_fuse fuse_max_seq_len modules_to_fuse exllama_config meta desc_act sym "
+    "damp_percent "
+    "true_sequential model_name_or_path use_cuda_fp16";
 
 class AwqConfig : public QuantizationConfig {
  public:
@@ -157,31 +148,19 @@ class AwqConfig : public QuantizationConfig {
       notes.push_back(
           fmt::format("{}: zero_point is false; the stored zero points are used", where));
     }
-    NIBBLE_TRY(read_layout(dictionary));
-    NIBBLE_ASSIGN(std::vector<std::string> names,
-                  dictionary.get_strings_or_empty("modules_to_not_convert"));
+    // The layouts share tensor names: the label alone tells them apart.
+    for (const char* key : {"version", "format", "checkpoint_format"}) {
+      NIBBLE_TRY(choice_key(dictionary, key, {"gemm"}));
+    }
+    NIBBLE_TRY(choice_key(dictionary, "method", {"awq"}));
+    NIBBLE_TRY(choice_key(dictionary, "pack_dtype", {"int32"}));
+    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "modules_to_not_convert"));
     NIBBLE_ASSIGN(not_converted_,
                   NameMatcher::compile(std::move(names), where + ": modules_to_not_convert"));
     return {};
   }
 
  private:
-  // The layouts share tensor names, so the label alone tells them apart.
-  Result<void> read_layout(const base::Json& dictionary) {
-    for (const char* key : {"version", "format", "checkpoint_format"}) {
-      NIBBLE_ASSIGN(std::string layout, dictionary.get_string_or(key, "gemm"));
-      for (char& c : layout) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      if (layout == "gemm") continue;
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: {} is \"{}\"; of AWQ's layouts \"gemm\" is read",
-                              dictionary.where(), key, layout));
-    }
-    NIBBLE_ASSIGN(const std::string dtype, dictionary.get_string_or("pack_dtype", "int32"));
-    if (dtype == "int32") return {};
-    return fail(ErrorCode::kUnsupported, fmt::format("{}: pack_dtype is \"{}\"; \"int32\" is read",
-                                                     dictionary.where(), dtype));
-  }
-
   int64_t group_ = 0;
   NameMatcher not_converted_;
 };

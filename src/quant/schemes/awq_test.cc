@@ -185,10 +185,10 @@ TEST(awq, configs_that_cannot_be_read_are_refused_by_key_and_value) {
             at + "q_group_size: expected -1 (all inputs) or a positive number, found -2");
   for (const char* layout : {"gemv", "gemv_fast", "marlin", "exllama", "llm-awq"}) {
     EXPECT_EQ(refused(fmt::format(R"("bits": 4, "group_size": 128, "version": "{}")", layout)),
-              at + "version is \"" + layout + "\"; of AWQ's layouts \"gemm\" is read");
+              at + "version is \"" + layout + "\"; known are: gemm");
   }
   EXPECT_EQ(refused(R"("bits": 4, "group_size": 128, "modules_to_not_convert": "lm_head")")
-                .rfind(at + "modules_to_not_convert: expected ", 0),
+                .rfind(at + "modules_to_not_convert: expected a list of names, found ", 0),
             0u);
 }
 

@@ -51,20 +51,27 @@ Element element_of(DType dtype) {
                                      : Element::kE5M2FNUZ;
 }
 
-// A code that is no number: nan, or an infinity of e5m2. Written for a loop over many bytes.
-bool is_special(DType dtype, uint8_t code) {
-  if (dtype == DType::kE4M3) return (code & 0x7f) == 0x7f;
-  if (dtype == DType::kE5M2) return (code & 0x7f) >= 0x7c;
-  return code == 0x80;
+// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a range.
+struct Specials {
+  uint8_t mask, first, last;
+};
+
+Specials specials_of(DType dtype) {
+  if (dtype == DType::kE4M3) return {0x7f, 0x7f, 0x7f};
+  if (dtype == DType::kE5M2) return {0x7f, 0x7c, 0x7f};
+  return {0xff, 0x80, 0x80};
 }
 
 Result<void> check_codes(const TensorView& weight, int64_t k) {
   const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
-  bool special = false;
-  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(weight.dtype, code[i]);
-  if (!special) return {};
-  const uint8_t* at = std::find_if(code, code + weight.bytes,
-                                   [&](uint8_t c) { return is_special(weight.dtype, c); });
+  const Specials range = specials_of(weight.dtype);
+  const auto is_special = [range](uint8_t c) {
+    return static_cast<int>((c & range.mask) >= range.first) & ((c & range.mask) <= range.last);
+  };
+  int special = 0;  // without branches, so that the compiler makes a vector loop of it
+  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(code[i]);
+  if (special == 0) return {};
+  const uint8_t* at = std::find_if(code, code + weight.bytes, is_special);
   return fail(ErrorCode::kCorrupt,
               fmt::format("weight: element ({}, {}) is {:#04x}, which is no number; the file is "
                           "damaged or was quantized with a scale of zero",
@@ -92,18 +99,20 @@ class Fp8Method : public LinearMethod {
         parts_(layer.parts),
         scale_type_(scale.dtype) {
     dtype_ = find_tensor(tensors, layer.module, "weight")->dtype;
-    WeightSpec weight{Slot::kWeight, "weight", kWeights, {layer.n, layer.k}, true, {0},
-                      {1},           "",       ""};
-    WeightSpec scales{Slot::kScale, scale_suffix_, kScales, {}, true, {}, {}, "", ""};
-    if (granularity == Granularity::kPart) scales.shape = {static_cast<int64_t>(parts_.size())};
-    if (granularity == Granularity::kChannel) scales.shape = {layer.n}, scales.along_n = {0};
+    tensor::Shape shape;
+    ShardAxis along_n, along_k;
+    if (granularity == Granularity::kPart) shape = {static_cast<int64_t>(parts_.size())};
+    if (granularity == Granularity::kChannel) shape = {layer.n}, along_n = {0};
     if (granularity == Granularity::kBlock) {
       const Block& b = shared.block;
-      scales.shape = {ceil_div(layer.n, b.n), ceil_div(layer.k, b.k)};
-      scales.along_n = {0, b.n};
-      scales.along_k = {1, b.k};
+      shape = {ceil_div(layer.n, b.n), ceil_div(layer.k, b.k)};
+      along_n = {0, b.n};
+      along_k = {1, b.k};
     }
-    specs_ = {weight, scales};
+    specs_ = {
+        wanted(Slot::kWeight, "weight", kWeights, {layer.n, layer.k}, {0}, {1}),
+        wanted(Slot::kScale, scale_suffix_, kScales, shape, along_n, along_k),
+    };
     add_input_scale(layer, tensors);
     add_bias(layer, tensors, specs_);
   }
@@ -169,7 +178,7 @@ class Fp8Method : public LinearMethod {
     input_suffix_ = stored == nullptr && other != nullptr ? "activation_scale" : "input_scale";
     if (stored == nullptr) stored = other;
     if (!shared_.is_static && stored == nullptr) return;
-    WeightSpec spec{Slot::kInputScale, input_suffix_, kFloats, {}, true, {}, {}, "", ""};
+    WeightSpec spec = wanted(Slot::kInputScale, input_suffix_, kFloats, {}, {}, {});
     if (stored != nullptr &&
         squeezed(stored->shape) == squeezed({static_cast<int64_t>(parts_.size())})) {
       spec.shape = stored->shape;
@@ -221,12 +230,12 @@ class Fp8Method : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
-constexpr std::string_view kKnown[] = {"quant_method", "activation_scheme", "weight_block_size",
-                                       "ignored_layers", "modules_to_not_convert", "scale_fmt",
-                                       "fmt", "store_dtype", "expert_dtype",
-                                       // The stored tensors say it.
-                                       "modules_to_convert", "kv_cache_scheme"};
-constexpr std::string_view kHarmless[] = {"dequantize", "kv_cache_quant_method", "meta"};
+// modules_to_convert and kv_cache_scheme are known and not asked: the stored tensors say it.
+constexpr std::string_view kKnown =
+    "quant_method activation_scheme weight_block_size ignored_layers modules_to_not_convert "
+    "scale_fmt "
+    "fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
+constexpr std::string_view kHarmless = "dequantize kv_cache_quant_method meta";
 constexpr std::string_view kCacheScales[] = {".k_scale",
                                              ".v_scale",
                                              ".q_scale",
@@ -283,12 +292,13 @@ class Fp8Config : public QuantizationConfig {
   Result<void> read(const base::Json& dictionary) {
     const std::string& where = dictionary.where();
     check_keys(dictionary, kKnown, kHarmless, warnings);
-    NIBBLE_ASSIGN(const std::string scheme, dictionary.get_string("activation_scheme"));
-    NIBBLE_TRY(one_of(dictionary, "activation_scheme", {"static", "dynamic"}));
-    NIBBLE_TRY(one_of(dictionary, "scale_fmt", {"float", "ue8m0"}));
-    NIBBLE_TRY(one_of(dictionary, "expert_dtype", {"fp8"}));
-    NIBBLE_TRY(one_of(dictionary, "store_dtype", {"fp8"}));
-    shared_.is_static = scheme == "static";
+    NIBBLE_TRY(dictionary.get_string("activation_scheme"));  // it has no default
+    NIBBLE_ASSIGN(const std::string activation,
+                  choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
+    NIBBLE_TRY(choice_key(dictionary, "scale_fmt", {"float", "ue8m0"}));
+    NIBBLE_TRY(choice_key(dictionary, "expert_dtype", {"fp8"}));
+    NIBBLE_TRY(choice_key(dictionary, "store_dtype", {"fp8"}));
+    shared_.is_static = activation == "static";
     NIBBLE_TRY(read_block(dictionary));
     if (shared_.is_static && shared_.block.n != 0) {
       return fail(ErrorCode::kUnsupported,
@@ -298,7 +308,7 @@ class Fp8Config : public QuantizationConfig {
     }
     std::vector<std::string> names;
     for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
-      NIBBLE_ASSIGN(const std::vector<std::string> more, dictionary.get_strings_or_empty(key));
+      NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
       names.insert(names.end(), more.begin(), more.end());
     }
     NIBBLE_ASSIGN(ignored_, NameMatcher::compile(std::move(names), where + ": ignored_layers"));
@@ -319,15 +329,6 @@ class Fp8Config : public QuantizationConfig {
   }
 
  private:
-  static Result<void> one_of(const base::Json& dictionary, const char* key,
-                             std::initializer_list<const char*> known) {
-    NIBBLE_ASSIGN(const std::string value, dictionary.get_string_or(key, *known.begin()));
-    if (std::find(known.begin(), known.end(), value) != known.end()) return {};
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: {} is \"{}\"; known are: {}", dictionary.where(), key, value,
-                            fmt::join(known, ", ")));
-  }
-
   Result<void> read_block(const base::Json& dictionary) {
     const base::Json* size = dictionary.find_set("weight_block_size");
     if (size == nullptr) return {};

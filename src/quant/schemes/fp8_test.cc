@@ -277,7 +277,7 @@ TEST(fp8, configs_that_cannot_be_read_are_refused_by_key_and_value) {
             "no error");
   EXPECT_EQ(refused(R"("fmt": "e4m3")"), kAt + "key \"activation_scheme\" is missing");
   EXPECT_EQ(refused(R"("activation_scheme": "token")"),
-            kAt + "activation_scheme is \"token\"; known are: static, dynamic");
+            kAt + "activation_scheme is \"token\"; known are: dynamic, static");
   EXPECT_EQ(refused(R"("activation_scheme": "dynamic", "scale_fmt": "e5m3")"),
             kAt + "scale_fmt is \"e5m3\"; known are: float, ue8m0");
   EXPECT_EQ(refused(R"("activation_scheme": "dynamic", "store_dtype": "mxfp4")"),

@@ -7,6 +7,7 @@
 
 #include "quant/gguf_blocks.h"
 #include "quant/scheme.h"
+#include "quant/stored.h"
 
 namespace nibble::quant {
 namespace {
@@ -15,14 +16,8 @@ class GgufMethod : public LinearMethod {
  public:
   GgufMethod(const LinearLayer& layer, const TensorLookup& tensors, tensor::DType dtype)
       : dtype_(dtype), k_(layer.k) {
-    WeightSpec weight;
-    weight.slot = Slot::kWeight;
-    weight.suffix = "weight";
-    weight.dtypes = {dtype};
-    weight.shape = {layer.n, layer.k};
-    weight.along_n = {0, 1};
-    weight.along_k = {1, 1};  // slice.h adds that blocks stay whole
-    specs_.push_back(std::move(weight));
+    // slice.h adds that blocks stay whole.
+    specs_ = {wanted(Slot::kWeight, "weight", {dtype}, {layer.n, layer.k}, {0}, {1})};
     add_bias(layer, tensors, specs_);
   }
 

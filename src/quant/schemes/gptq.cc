@@ -60,36 +60,17 @@ class GptqMethod : public LinearMethod {
     const int64_t unit = codes_per_unit(p_.bits), words = words_per_unit(p_.bits);
     // A rank's inputs belong to groups anywhere when they are scattered: it keeps all groups.
     const ShardAxis by_group = p_.group == 0 || p_.desc_act ? ShardAxis{} : ShardAxis{0, p_.group};
+    const int64_t n = layer.n;
     specs_ = {
-        {Slot::kWeight,
-         "qweight",
-         {DType::kS32},
-         {k_ / unit * words, layer.n},
-         true,
-         {1},
-         {0, unit, words},
-         "",
-         ""},
-        {Slot::kScale, "scales", kFloats, {groups_, layer.n}, true, {1}, by_group, "", ""},
-        {Slot::kZero,
-         "qzeros",
-         {DType::kS32},
-         {groups_, layer.n / unit * words},
-         !p_.sym,
-         {1, unit, words},
-         by_group,
-         "",
-         "no zero points: symmetric"},
-        {Slot::kGroupIndex,
-         "g_idx",
-         {DType::kS32, DType::kS64},
-         {k_},
-         p_.desc_act,
-         {},
-         {0},
-         "",
-         "no g_idx: groups are neighbours"},
+        wanted(Slot::kWeight, "qweight", {DType::kS32}, {k_ / unit * words, n}, {1},
+               {0, unit, words}),
+        wanted(Slot::kScale, "scales", kFloats, {groups_, n}, {1}, by_group),
+        wanted(Slot::kZero, "qzeros", {DType::kS32}, {groups_, n / unit * words}, {1, unit, words},
+               by_group),
+        wanted(Slot::kGroupIndex, "g_idx", {DType::kS32, DType::kS64}, {k_}, {}, {0}),
     };
+    if (p_.sym) specs_[2] = optional_tensor(specs_[2], "no zero points: symmetric");
+    if (!p_.desc_act) specs_[3] = optional_tensor(specs_[3], "no g_idx: groups are neighbours");
     add_bias(layer, tensors, specs_);
   }
 
@@ -191,37 +172,16 @@ class GptqMethod : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
-constexpr std::string_view kKnown[] = {
-    "bits", "group_size", "desc_act", "sym", "dynamic", "modules_in_block_to_quantize",
-    "checkpoint_format", "format", "method", "quant_method", "pack_dtype", "is_marlin_format",
-    // The stored tensors say it.
-    "lm_head"};
+// lm_head is known and not asked: the stored tensors say it.
+constexpr std::string_view kKnown =
+    "bits group_size desc_act sym dynamic modules_in_block_to_quantize checkpoint_format format "
+    "method quant_method pack_dtype is_marlin_format lm_head";
 // How the weights were found, or how another engine should run them.
-constexpr std::string_view kHarmless[] = {"meta",
-                                          "damp_percent",
-                                          "damp_auto_increment",
-                                          "static_groups",
-                                          "true_sequential",
-                                          "mse",
-                                          "act_group_aware",
-                                          "model_name_or_path",
-                                          "model_file_base_name",
-                                          "model_seqlen",
-                                          "dataset",
-                                          "tokenizer",
-                                          "block_name_to_quantize",
-                                          "module_name_preceding_first_block",
-                                          "batch_size",
-                                          "pad_token_id",
-                                          "use_cuda_fp16",
-                                          "use_exllama",
-                                          "disable_exllama",
-                                          "exllama_config",
-                                          "max_input_length",
-                                          "cache_block_outputs",
-                                          "backend",
-                                          "quantizer",
-                                          "adapter"};
+constexpr std::string_view kHarmless =
+    "meta damp_percent damp_auto_increment static_groups true_sequential mse act_group_aware "
+    "model_name_or_path model_file_base_name model_seqlen dataset tokenizer block_name_to_quantize "
+    "module_name_preceding_first_block batch_size pad_token_id use_cuda_fp16 use_exllama "
+    "disable_exllama exllama_config max_input_length cache_block_outputs backend quantizer adapter";
 
 Result<Params> read_params(const base::Json& from, Params p) {
   NIBBLE_ASSIGN(p.bits, int_key_or(from, "bits", p.bits));
@@ -272,35 +232,32 @@ class GptqConfig : public QuantizationConfig {
     }
     NIBBLE_TRY(read_layout(dictionary));
     NIBBLE_TRY(read_dynamic(dictionary));
-    return read_in_block(dictionary);
+    const char* const key = "modules_in_block_to_quantize";
+    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, key));
+    NIBBLE_ASSIGN(in_block_,
+                  NameMatcher::compile(std::move(names), dictionary.where() + ": " + key));
+    return {};
   }
 
  private:
   // checkpoint_format and format are two names of one key, from different versions of the tools.
   Result<void> read_layout(const base::Json& dictionary) {
-    NIBBLE_ASSIGN(const std::string format, dictionary.get_string_or("format", "gptq"));
-    NIBBLE_ASSIGN(const std::string layout, dictionary.get_string_or("checkpoint_format", format));
-    NIBBLE_ASSIGN(const std::string method, dictionary.get_string_or("method", "gptq"));
-    NIBBLE_ASSIGN(const std::string dtype, dictionary.get_string_or("pack_dtype", "int32"));
     NIBBLE_ASSIGN(const bool marlin, dictionary.get_bool_or("is_marlin_format", false));
-    const std::string& where = dictionary.where();
+    if (marlin) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: is_marlin_format is true; the layouts gptq and gptq_v2 are read",
+                              dictionary.where()));
+    }
+    NIBBLE_TRY(choice_key(dictionary, "method", {"gptq"}));
+    NIBBLE_TRY(choice_key(dictionary, "pack_dtype", {"int32"}));
+    NIBBLE_ASSIGN(std::string layout,
+                  choice_key(dictionary, "checkpoint_format", {"gptq", "gptq_v2"}));
+    NIBBLE_ASSIGN(const std::string format, choice_key(dictionary, "format", {"gptq", "gptq_v2"}));
+    if (dictionary.find_set("checkpoint_format") == nullptr) layout = format;
     if (dictionary.find_set("format") != nullptr && format != layout) {
       return fail(ErrorCode::kCorrupt, fmt::format("{}: checkpoint_format is \"{}\" but format is "
                                                    "\"{}\"; keep the one that is true",
-                                                   where, layout, format));
-    }
-    if (marlin || (layout != "gptq" && layout != "gptq_v2")) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: checkpoint_format is \"{}\"; gptq and gptq_v2 are read", where,
-                              marlin ? "marlin" : layout));
-    }
-    if (method != "gptq") {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: method is \"{}\"; \"gptq\" is read", where, method));
-    }
-    if (dtype != "int32") {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: pack_dtype is \"{}\"; \"int32\" is read", where, dtype));
+                                                   dictionary.where(), layout, format));
     }
     general_.v2 = layout == "gptq_v2";
     return {};
@@ -328,31 +285,6 @@ class GptqConfig : public QuantizationConfig {
       NIBBLE_ASSIGN(overrides_.back(), read_params(value, general_));
     }
     NIBBLE_ASSIGN(dynamic_, NameMatcher::compile(std::move(rules), where));
-    return {};
-  }
-
-  // A list of names, or of lists of names.
-  Result<void> read_in_block(const base::Json& dictionary) {
-    const base::Json* list = dictionary.find_set("modules_in_block_to_quantize");
-    if (list == nullptr) return {};
-    const std::string where = fmt::format("{}: modules_in_block_to_quantize", dictionary.where());
-    std::vector<std::string> names;
-    std::vector<const base::Json*> todo = {list};
-    while (!todo.empty()) {
-      const base::Json* item = todo.back();
-      todo.pop_back();
-      if (item->is_string()) {
-        names.push_back(item->as_string());
-      } else if (item->is_array()) {
-        for (auto it = item->as_array().rbegin(); it != item->as_array().rend(); ++it) {
-          todo.push_back(&*it);
-        }
-      } else {
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("{}: expected names, found {}", where, item->describe()));
-      }
-    }
-    NIBBLE_ASSIGN(in_block_, NameMatcher::compile(std::move(names), where));
     return {};
   }
 

@@ -345,22 +345,22 @@ TEST(gptq, configs_that_cannot_be_read_are_refused_by_key_and_value) {
   EXPECT_EQ(refused(R"({"group_size": -128})"),
             at + "group_size: expected -1 (all inputs) or a positive number, found -128");
   EXPECT_EQ(refused(R"({"checkpoint_format": "marlin"})"),
-            at + "checkpoint_format is \"marlin\"; gptq and gptq_v2 are read");
+            at + "checkpoint_format is \"marlin\"; known are: gptq, gptq_v2");
   EXPECT_EQ(refused(R"({"is_marlin_format": true})"),
-            at + "checkpoint_format is \"marlin\"; gptq and gptq_v2 are read");
+            at + "is_marlin_format is true; the layouts gptq and gptq_v2 are read");
   EXPECT_EQ(
       refused(R"({"format": "gptq_v2"})"),
       at + "checkpoint_format is \"gptq\" but format is \"gptq_v2\"; keep the one that is true");
-  EXPECT_EQ(refused(R"({"method": "qqq"})"), at + "method is \"qqq\"; \"gptq\" is read");
+  EXPECT_EQ(refused(R"({"method": "qqq"})"), at + "method is \"qqq\"; known are: gptq");
   EXPECT_EQ(refused(R"({"pack_dtype": "int16"})"),
-            at + "pack_dtype is \"int16\"; \"int32\" is read");
+            at + "pack_dtype is \"int16\"; known are: int32");
   EXPECT_EQ(refused(R"({"sym": "yes"})"),
             at + "sym: expected true or false, found a string (\"yes\")");
   EXPECT_EQ(refused(R"({"dynamic": {"(": {}}})"),
             at + "dynamic: \"(\" is not a regular expression: missing closing parenthesis at "
                  "character 1");
   EXPECT_EQ(refused(R"({"modules_in_block_to_quantize": [["a"], 3]})"),
-            at + "modules_in_block_to_quantize: expected names, found the integer 3");
+            at + "modules_in_block_to_quantize: expected a list of names, found the integer 3");
 }
 
 TEST(gptq, sizes_that_do_not_fill_words_are_refused) {

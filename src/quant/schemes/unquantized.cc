@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "quant/scheme.h"
+#include "quant/stored.h"
 
 namespace nibble::quant {
 namespace {
@@ -17,14 +18,8 @@ using tensor::Element;
 class UnquantizedMethod : public LinearMethod {
  public:
   UnquantizedMethod(const LinearLayer& layer, const TensorLookup& tensors) {
-    WeightSpec weight;
-    weight.slot = Slot::kWeight;
-    weight.suffix = "weight";
-    weight.dtypes = {DType::kBF16, DType::kF16, DType::kF32, DType::kF64};
-    weight.shape = {layer.n, layer.k};
-    weight.along_n = {0, 1};
-    weight.along_k = {1, 1};
-    specs_.push_back(std::move(weight));
+    specs_ = {wanted(Slot::kWeight, "weight", {DType::kBF16, DType::kF16, DType::kF32, DType::kF64},
+                     {layer.n, layer.k}, {0}, {1})};
     add_bias(layer, tensors, specs_);
     const tensor::TensorInfo* stored = find_tensor(tensors, layer.module, "weight");
     dtype_ = stored == nullptr ? DType::kBF16 : stored->dtype;

@@ -1,0 +1,146 @@
+// Configs and tensor lists that nobody wrote: detection, parsing, the three verbs.
+//
+// Input: a JSON object, a zero byte, and bytes that fill the tensors (repeated).
+//   {"config": {...}, "hf": {...}, "sidecar": {...}, "gguf": bool, "requested": "...",
+//    "layer": {"n": 32, "k": 64, "bias": false, "parts": [..]},
+//    "tensors": {"qweight": ["s32", [8, 32]], ...}}         names are suffixes of the layer
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quant/scheme.h"
+#include "quant/slice.h"
+
+namespace {
+
+using nibble::base::Json;
+using nibble::quant::Axis;
+using nibble::tensor::DType;
+using nibble::tensor::TensorInfo;
+
+constexpr int64_t kLargest = 1 << 20;  // bytes of a made-up tensor
+const std::string kModule = "model.layers.0.mlp.up_proj";
+
+std::vector<TensorInfo> tensors_of(const Json& input) {
+  std::vector<TensorInfo> out;
+  const Json* tensors = input.find("tensors");
+  if (tensors == nullptr || !tensors->is_object()) return out;
+  for (const auto& [suffix, value] : tensors->as_object()) {
+    if (!value.is_array() || value.as_array().size() != 2) continue;
+    const Json &type = value.as_array()[0], &shape = value.as_array()[1];
+    if (!type.is_string() || !shape.is_array()) continue;
+    TensorInfo info;
+    info.name = kModule + "." + suffix;
+    for (int d = 0; d <= static_cast<int>(DType::kTQ2_0); ++d) {
+      if (nibble::tensor::name(static_cast<DType>(d)) == type.as_string()) {
+        info.dtype = static_cast<DType>(d);
+      }
+    }
+    for (const Json& dim : shape.as_array()) info.shape.push_back(dim.is_int() ? dim.as_int() : 1);
+    const auto bytes = nibble::tensor::byte_count(info.dtype, info.shape);
+    if (!bytes || *bytes > kLargest) continue;
+    info.bytes = *bytes;
+    out.push_back(std::move(info));
+  }
+  return out;
+}
+
+nibble::quant::LinearLayer layer_of(const Json& input) {
+  nibble::quant::LinearLayer layer{kModule, 32, 64, false, {}};
+  const Json* from = input.find("layer");
+  if (from == nullptr) return layer;
+  layer.n = std::clamp<int64_t>(from->get_int_or("n", 32).value_or(32), 1, 512);
+  layer.k = std::clamp<int64_t>(from->get_int_or("k", 64).value_or(64), 1, 512);
+  layer.bias = from->get_bool_or("bias", false).value_or(false);
+  const Json* parts = from->find("parts");
+  int64_t left = layer.n;
+  if (parts != nullptr && parts->is_array()) {
+    for (const Json& part : parts->as_array()) {
+      const int64_t size = part.is_int() ? std::clamp<int64_t>(part.as_int(), 0, left) : 0;
+      layer.parts.push_back(size);
+      left -= size;
+    }
+    if (!layer.parts.empty()) layer.parts.back() += left;
+  }
+  return layer;
+}
+
+// One rank's tensors, cut from made-up bytes.
+void run_verbs(const nibble::quant::LinearMethod& method, const nibble::quant::LinearLayer& layer,
+               const nibble::quant::TensorLookup& lookup, std::string_view fill, Axis axis,
+               nibble::quant::AxisRange range) {
+  const int64_t size = axis == Axis::kN ? layer.n : layer.k;
+  std::vector<std::string> owners;
+  owners.reserve(64);
+  nibble::quant::RawWeights raw;
+  for (const auto& spec : method.create_weights()) {
+    const TensorInfo* info = lookup.find(layer.module + "." + spec.suffix);
+    if (info == nullptr || spec.slot == nibble::quant::Slot::kUnused) continue;
+    if (std::find(spec.dtypes.begin(), spec.dtypes.end(), info->dtype) == spec.dtypes.end()) return;
+    const auto slice = nibble::quant::slice_of(spec, info->dtype, info->shape, axis, size, range);
+    if (!slice) return;
+    std::string whole(info->bytes, '\0');
+    for (size_t i = 0; i < whole.size() && !fill.empty(); ++i) whole[i] = fill[i % fill.size()];
+    std::string& owner = owners.emplace_back(nibble::quant::slice_bytes(info->dtype, *slice), '\0');
+    nibble::quant::copy_slice(
+        {info->dtype, info->shape, reinterpret_cast<const std::byte*>(whole.data()), whole.size()},
+        *slice, reinterpret_cast<std::byte*>(owner.data()));
+    raw.set(spec.slot, {info->dtype, slice->shape, reinterpret_cast<const std::byte*>(owner.data()),
+                        owner.size()});
+  }
+  const int64_t n = axis == Axis::kN ? range.end - range.begin : layer.n;
+  const int64_t k = axis == Axis::kK ? range.end - range.begin : layer.k;
+  const auto weight = method.process_weights_after_loading(n, k, raw);
+  if (!weight) return;
+  if (k == layer.k && !(weight->format == method.weight_format())) __builtin_trap();
+  if (!(weight->activation == method.activation_format())) __builtin_trap();
+  std::vector<float> row(static_cast<size_t>(k));
+  nibble::tensor::dequantize_row(*weight, 0, row.data());
+  nibble::tensor::dequantize_row(*weight, n - 1, row.data());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view all(reinterpret_cast<const char*>(data), size);
+  const size_t end = all.find('\0');
+  auto input = nibble::base::parse_json(all.substr(0, end), "fuzz.json");
+  if (!input || !input->is_object()) return 0;
+  const std::string_view fill = end == all.npos ? std::string_view() : all.substr(end + 1);
+
+  const std::vector<TensorInfo> tensors = tensors_of(*input);
+  nibble::quant::CheckpointFacts facts;
+  facts.tensors = {tensors, [&tensors](std::string_view name) -> const TensorInfo* {
+                     for (const TensorInfo& info : tensors) {
+                       if (info.name == name) return &info;
+                     }
+                     return nullptr;
+                   }};
+  facts.config = input->find("config");
+  const auto source = nibble::quant::find_quantization(facts.config, input->find("hf"),
+                                                       input->find("sidecar"), "sidecar.json");
+  if (!source) return 0;
+  facts.quantization = source->dictionary;
+  facts.quantization_where = source->where;
+  facts.method = source->method;
+  facts.gguf = input->get_bool_or("gguf", false).value_or(false);
+  const auto scheme =
+      nibble::quant::detect_scheme(facts, input->get_string_or("requested", "").value_or(""));
+  if (!scheme) return 0;
+  const auto config = (*scheme)->parse(facts);
+  if (!config) return 0;
+  const nibble::quant::LinearLayer layer = layer_of(*input);
+  const auto method = (*config)->linear_method(layer, facts.tensors);
+  for (const TensorInfo& info : tensors) (void)(*config)->unused_reason(info);
+  for (const auto* matcher : (*config)->matchers()) (void)matcher->rules_that_matched_nothing();
+  if (!method) return 0;
+  run_verbs(**method, layer, facts.tensors, fill, Axis::kN, {0, layer.n});
+  for (const Axis axis : {Axis::kN, Axis::kK}) {
+    const auto half = nibble::quant::rank_range(axis, axis == Axis::kN ? layer.n : layer.k, 1, 2);
+    if (half) run_verbs(**method, layer, facts.tensors, fill, axis, *half);
+  }
+  return 0;
+}
