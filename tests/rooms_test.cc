@@ -191,7 +191,7 @@ TEST(rooms, every_header_can_be_included_alone) {
     if (!includes.empty()) first.insert(includes.front().path);
   }
   for (const auto& [path, text] : tree()) {
-    if (!ends_with(path, ".h")) continue;
+    if (!ends_with(path, ".h") || is_exempt(path)) continue;
     const std::string spelled = path.substr(path.find('/') + 1);
     if (first.count(spelled) != 0) continue;
     const std::string said = compile_alone(spelled);

@@ -245,10 +245,10 @@ TEST_P(EveryKernel, is_right_within_its_derived_bound) {
       const Layout l = make_layout(packed.problem, kernel.packing);
       const Expected expected = expect(w, x, m, kernel.form, l.unit);
       const std::vector<float> y = product(stream, packed, x, m);
-      for (size_t i = 0; i < y.size(); ++i) {
-        ASSERT_LE(std::fabs(y[i] - expected.y[i]), expected.bound[i])
-            << "y[" << i / static_cast<size_t>(n) << "," << i % static_cast<size_t>(n) << "] is "
-            << y[i] << ", expected " << expected.y[i];
+      for (size_t at = 0; at < y.size(); ++at) {
+        ASSERT_LE(std::fabs(y[at] - expected.y[at]), expected.bound[at])
+            << "y[" << at / static_cast<size_t>(n) << "," << at % static_cast<size_t>(n) << "] is "
+            << y[at] << ", expected " << expected.y[at];
       }
     }
   }
