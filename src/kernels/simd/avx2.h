@@ -99,4 +99,4 @@ NIBBLE_INLINE void store_bf16(uint16_t* p, F v) {
 }  // namespace
 }  // namespace nibble::kernels::avx2
 
-#include "kernels/simd/math.h"
+#include "kernels/simd/math.inc"

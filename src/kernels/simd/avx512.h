@@ -92,4 +92,4 @@ NIBBLE_INLINE void store_bf16(uint16_t* p, F v) {
 }  // namespace
 }  // namespace nibble::kernels::avx512
 
-#include "kernels/simd/math.h"
+#include "kernels/simd/math.inc"
