@@ -2,6 +2,7 @@
 // every source file. Tests, benchmarks and fuzz targets are exempt: they may look anywhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -78,8 +79,34 @@ bool ends_with(std::string_view text, std::string_view end) {
 }
 
 bool is_exempt(std::string_view path) {
-  return ends_with(path, "_test.cc") || ends_with(path, "_bench.cc") ||
-         ends_with(path, "_support.h");  // headers of tests
+  return ends_with(path, "_test.cc") || ends_with(path, "_bench.cc");
+}
+
+// Path from the project's root -> text.
+using Tree = std::map<std::string, std::string>;
+
+// "quant/scheme.h" of "src/quant/scheme.h": how a file is included.
+std::string spelled(const std::string& path) { return path.substr(path.find('/') + 1); }
+
+// The headers that tests and benchmarks share: included, and only by exempt files or one another.
+std::set<std::string> test_headers(const Tree& files) {
+  std::map<std::string, std::set<std::string>> includers;  // spelled -> paths
+  for (const auto& [path, text] : files) {
+    for (const Include& include : includes_of(text)) includers[include.path].insert(path);
+  }
+  std::set<std::string> found;
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (const auto& [path, text] : files) {
+      const std::set<std::string>& by = includers[spelled(path)];
+      const bool tests_only =
+          !by.empty() && std::all_of(by.begin(), by.end(), [&](const std::string& one) {
+            return is_exempt(one) || found.count(one) != 0;
+          });
+      if (ends_with(path, ".h") && tests_only && found.insert(path).second) grew = true;
+    }
+  }
+  return found;
 }
 
 // Why a file at `path` ("src/quant/awq.cc") may not include `include`; "" when it may.
@@ -126,10 +153,10 @@ bool is_source(const fs::path& path) {
   return endings.count(path.extension().string()) != 0;
 }
 
-// Path from the project's root -> text, for every source file of src, apps and include.
-const std::map<std::string, std::string>& tree() {
+// Every source file of src, apps and include.
+const Tree& tree() {
   static const auto files = [] {
-    std::map<std::string, std::string> found;
+    Tree found;
     const fs::path root = NIBBLE_SOURCE_DIR;
     for (const char* folder : {"src", "apps", "include"}) {
       if (!fs::exists(root / folder)) continue;
@@ -149,7 +176,9 @@ const std::map<std::string, std::string>& tree() {
 TEST(rooms, the_tree_is_where_it_is_looked_for) { EXPECT_GT(tree().size(), 20u); }
 
 TEST(rooms, every_include_follows_the_table) {
+  const std::set<std::string> exempt = test_headers(tree());
   for (const auto& [path, text] : tree()) {
+    if (exempt.count(path) != 0) continue;
     for (const std::string& violation : violations(path, text)) ADD_FAILURE() << violation;
   }
 }
@@ -182,8 +211,10 @@ std::string compile_alone(const std::string& header) {
 }
 
 // A file that compiles and whose first include is X shows that X needs nothing before it. Only the
-// few headers that come first nowhere are compiled here.
+// few headers that come first nowhere are compiled here. A part of a header that cannot stand alone
+// is an .inc file.
 TEST(rooms, every_header_can_be_included_alone) {
+  const std::set<std::string> exempt = test_headers(tree());
   std::set<std::string> first;
   for (const auto& [path, text] : tree()) {
     if (ends_with(path, ".h") || ends_with(path, ".inc")) continue;
@@ -191,11 +222,9 @@ TEST(rooms, every_header_can_be_included_alone) {
     if (!includes.empty()) first.insert(includes.front().path);
   }
   for (const auto& [path, text] : tree()) {
-    if (!ends_with(path, ".h") || is_exempt(path)) continue;
-    const std::string spelled = path.substr(path.find('/') + 1);
-    if (first.count(spelled) != 0) continue;
-    const std::string said = compile_alone(spelled);
-    EXPECT_EQ(said, "") << path << ": cannot be included alone";
+    const bool shown = first.count(spelled(path)) != 0;
+    if (!ends_with(path, ".h") || shown || exempt.count(path) != 0) continue;
+    EXPECT_EQ(compile_alone(spelled(path)), "") << path << ": cannot be included alone";
   }
 }
 
@@ -236,6 +265,16 @@ TEST(rooms, only_api_and_the_apps_see_the_public_header) {
 TEST(rooms, tests_and_benchmarks_are_exempt) {
   EXPECT_EQ(violations("src/base/a_test.cc", "#include \"api/x.h\"\n").size(), 0u);
   EXPECT_EQ(violations("src/base/a_bench.cc", "#include \"api/x.h\"\n").size(), 0u);
+}
+
+TEST(rooms, a_header_that_only_tests_include_is_exempt_as_they_are) {
+  const Tree files = {{"src/base/a.cc", "#include \"base/a.h\"\n"},
+                      {"src/base/a.h", ""},
+                      {"src/base/a_test.cc", "#include \"base/a.h\"\n#include \"base/help.h\"\n"},
+                      {"src/base/help.h", "#include \"base/more.h\"\n"},
+                      {"src/base/more.h", ""},
+                      {"src/base/unused.h", ""}};
+  EXPECT_EQ(test_headers(files), (std::set<std::string>{"src/base/help.h", "src/base/more.h"}));
 }
 
 }  // namespace

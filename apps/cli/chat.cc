@@ -172,7 +172,10 @@ Result<void> Chat::talk() {
   std::string line, text;
   while (!output_.closed) {
     const LineEditor::Event event = editor.read(line);
-    if (event == LineEditor::Event::kEnd) break;
+    if (event == LineEditor::Event::kEnd) {
+      if (stdin_is_terminal()) note("");  // Ctrl-D leaves the cursor behind the prompt
+      break;
+    }
     if (event == LineEditor::Event::kInterrupt) {
       text.clear();
       note("\n(/quit or Ctrl-D ends)");

@@ -38,7 +38,7 @@ int write_all(int descriptor, std::string_view text) {
 }
 
 void line_to_stderr(std::string_view prefix, const char* color, std::string_view message) {
-  const bool colored = has_color(STDERR_FILENO);
+  const bool colored = *color != 0 && has_color(STDERR_FILENO);
   write_all(STDERR_FILENO, fmt::format("{}{}{}{}\n", colored ? color : "", prefix,
                                        colored ? "\x1b[0m" : "", message));
 }

@@ -3,7 +3,7 @@
 //
 //   fake           well
 //   fake-problem   its plan has a problem
-//   fake-slow      an answer of 20 seconds
+//   fake-slow      an answer of 20 seconds, a verify of 2
 //   fake-broken    does not open
 //   fake-warns     has warnings and notes
 #include <chrono>
@@ -94,7 +94,10 @@ Result<Plan> inspect(const std::string& path, const Options& options) {
 Result<VerifyReport> verify(const std::string& path, const Options& options,
                             const Progress& progress) {
   NIBBLE_TRY(check_opens(path, options));
-  if (progress && !progress("reading", 10, 20)) return fail(ErrorCode::kCancelled, "cancelled");
+  for (uint64_t i = 1; i <= 20; ++i) {
+    if (path == "fake-slow") std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (progress && !progress("reading", i, 20)) return fail(ErrorCode::kCancelled, "cancelled");
+  }
   VerifyReport report{20, 98'000'000, {}, {}};
   if (path == "fake-problem") {
     report.findings = {{"model.safetensors, a.scales", "holds 3 NaN"}};

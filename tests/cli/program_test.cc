@@ -183,6 +183,52 @@ TEST(program, chat_says_when_the_context_is_full_and_goes_on) {
   EXPECT_TRUE(contains(ran.err, "error: the conversation has")) << ran.err;
 }
 
+TEST(program, in_a_chat_ctrl_c_stops_the_answer_and_not_the_program) {
+  Spawn spawn{{NIBBLE_PROGRAM, "chat", "fake-slow"}};
+  spawn.environment = {"TERM=xterm", "XDG_STATE_HOME=" + testing::TempDir()};
+  const Ran ran = run_on_terminal(spawn, {{"> ", "hello\n"},
+                                          {"word5", "\x03"},
+                                          {"\n> ", "half\x03"},
+                                          {"(/quit or Ctrl-D ends)", "\x1b[A"},  // up: history
+                                          {"hello", "\n"},
+                                          {"word5", "\x03"},
+                                          {"\n> ", "\x04"}});
+  EXPECT_EQ(ran.signal, 0);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_FALSE(contains(ran.out, "word1000")) << ran.out;
+}
+
+TEST(program, colors_are_for_terminals_without_no_color) {
+  Spawn spawn{{NIBBLE_PROGRAM, "run", "nowhere", "-p", "a"}};
+  spawn.environment = {"TERM=xterm"};
+  EXPECT_TRUE(contains(run_on_terminal(spawn, {}).out, "\x1b[1;31merror: \x1b[0m"));
+  spawn.environment = {"TERM=xterm", "NO_COLOR=1"};
+  EXPECT_EQ(run_on_terminal(spawn, {}).out.rfind("error: ", 0), 0u);
+  spawn.environment = {"TERM=dumb"};
+  EXPECT_EQ(run_on_terminal(spawn, {}).out.rfind("error: ", 0), 0u);
+}
+
+TEST(program, long_work_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere) {
+  Spawn spawn{{NIBBLE_PROGRAM, "verify", "fake-slow"}};
+  spawn.environment = {"TERM=xterm"};
+  const Ran terminal = run_on_terminal(spawn, {});
+  EXPECT_TRUE(contains(terminal.out, "\r\x1b[Kreading  [====")) << terminal.out;
+  EXPECT_TRUE(contains(terminal.out, " left")) << terminal.out;
+  const Ran elsewhere = run(spawn);
+  EXPECT_TRUE(contains(elsewhere.err, "reading   ")) << elsewhere.err;
+  EXPECT_FALSE(contains(elsewhere.err, "\x1b")) << elsewhere.err;
+  spawn.arguments.push_back("--quiet");
+  EXPECT_EQ(run(spawn).err, "");
+}
+
+TEST(program, ctrl_c_ends_long_work_with_130) {
+  Spawn spawn{{NIBBLE_PROGRAM, "verify", "fake-slow"}};
+  spawn.environment = {"TERM=xterm"};
+  const Ran ran = run_on_terminal(spawn, {{"reading", "\x03"}});
+  EXPECT_EQ(ran.exit_code, 130) << ran.out;
+  EXPECT_FALSE(contains(ran.out, "error")) << ran.out;
+}
+
 // --- the rest ----------------------------------------------------------------------------------
 
 TEST(program, inspect_groups_layers_and_names_kernels_once) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,10 +35,7 @@ struct Pipe {
   std::array<int, 2> ends{-1, -1};
 };
 
-[[noreturn]] void become(const Spawn& spawn, const Pipe& in, const Pipe& out, const Pipe& err) {
-  dup2(in.read_end(), STDIN_FILENO);
-  dup2(out.write_end(), STDOUT_FILENO);
-  dup2(err.write_end(), STDERR_FILENO);
+[[noreturn]] void become(const Spawn& spawn) {
   signal(SIGPIPE, SIG_DFL);
   for (const std::string& entry : spawn.environment) putenv(strdup(entry.c_str()));
   std::vector<char*> argv;
@@ -56,6 +54,13 @@ bool drain(int descriptor, std::string& into) {
   return true;
 }
 
+void wait_for_end(pid_t child, Ran& ran) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) ran.signal = WTERMSIG(status);
+}
+
 }  // namespace
 
 Ran run(const Spawn& spawn, double limit) {
@@ -63,7 +68,12 @@ Ran run(const Spawn& spawn, double limit) {
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const pid_t child = fork();
-  if (child == 0) become(spawn, in, out, err);
+  if (child == 0) {
+    dup2(in.read_end(), STDIN_FILENO);
+    dup2(out.write_end(), STDOUT_FILENO);
+    dup2(err.write_end(), STDERR_FILENO);
+    become(spawn);
+  }
   in.close_end(0);
   out.close_end(1);
   err.close_end(1);
@@ -86,11 +96,37 @@ Ran run(const Spawn& spawn, double limit) {
     }
     if (elapsed() > limit) kill(child, SIGKILL);
   }
-  int status = 0;
-  waitpid(child, &status, 0);
+  wait_for_end(child, ran);
   ran.seconds = elapsed();
-  if (WIFEXITED(status)) ran.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) ran.signal = WTERMSIG(status);
+  return ran;
+}
+
+Ran run_on_terminal(const Spawn& spawn, const std::vector<Step>& steps, double limit) {
+  Ran ran;
+  const Clock::time_point start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  int terminal = -1;
+  const winsize size{40, 120, 0, 0};
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child < 0) throw std::runtime_error("forkpty");
+  if (child == 0) become(spawn);
+  size_t step = 0, seen = 0;
+  while (true) {
+    pollfd waiting = {terminal, POLLIN, 0};
+    if (poll(&waiting, 1, 100) > 0 && !drain(terminal, ran.out)) break;
+    if (step < steps.size()) {
+      const size_t at = ran.out.find(steps[step].wait_for, seen);
+      if (at != std::string::npos) {
+        seen = ran.out.size();
+        const std::string& text = steps[step++].type;
+        if (write(terminal, text.data(), text.size()) < 0) break;
+      }
+    }
+    if (elapsed() > limit) kill(child, SIGKILL);
+  }
+  wait_for_end(child, ran);
+  ran.seconds = elapsed();
+  close(terminal);
   return ran;
 }
 

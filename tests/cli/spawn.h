@@ -24,4 +24,14 @@ struct Ran {
 // Kills the program after `limit` seconds.
 Ran run(const Spawn& spawn, double limit = 60);
 
+// A user at a terminal: once everything so far holds `wait_for`, `type` is typed.
+struct Step {
+  std::string wait_for;
+  std::string type;
+};
+
+// Runs a program on a terminal of its own; `out` is all that the terminal showed. Each step looks
+// only at what came after the step before.
+Ran run_on_terminal(const Spawn& spawn, const std::vector<Step>& steps, double limit = 60);
+
 }  // namespace nibble::cli
