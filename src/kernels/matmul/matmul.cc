@@ -26,6 +26,25 @@ const Kernel& kernel_for(const Choice& choice, int64_t m) {
 
 int64_t tiles_of(const Layout& l) { return (l.n + kTileRows - 1) / kTileRows; }
 
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Tiles that a worker takes at once. Many tokens: as many as share a token block, cut so that all
+// threads end together. Few tokens: so many bytes that taking them costs nothing, so few that a
+// worker whose core was taken away does not hold up the others. Results do not depend on it.
+int64_t tiles_an_item(const Layout& l, int64_t m, int64_t threads) {
+  const int64_t tiles = tiles_of(l);
+  constexpr int64_t kManyTokens = 13;
+  constexpr int64_t kMostTiles = 3;
+  if (m >= kManyTokens) {
+    const int64_t rounds = divide_up(tiles, threads * kMostTiles);
+    return divide_up(tiles, threads * rounds);
+  }
+  constexpr int64_t kItemBytes = 64 * 1024;
+  constexpr int64_t kItemsAThread = 4;
+  const int64_t most = std::max<int64_t>(1, kItemBytes / std::max<int64_t>(1, l.bytes / tiles));
+  return std::clamp<int64_t>(tiles / (threads * kItemsAThread), 1, most);
+}
+
 struct Job {
   KernelArgs args;
   const Kernel* kernel;
@@ -55,7 +74,8 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
                                        request, x, ldx, m);
     job.args = {&weight, &job.layout, &job.x, targets[i].y, targets[i].ldy, 0, 0, 0, m, nullptr};
     job.first_item = items;
-    items += (tiles_of(job.layout) + job.tiles_an_item - 1) / job.tiles_an_item;
+    job.tiles_an_item = tiles_an_item(job.layout, m, stream.threads());
+    items += divide_up(tiles_of(job.layout), job.tiles_an_item);
   }
   std::byte* panels =
       stream.scratch(kPanelSlot, static_cast<size_t>(stream.threads() * kPanelBytes));
