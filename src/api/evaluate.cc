@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <new>
+#include <numeric>
 
 #include "api/model.h"
 #include "generate/sequence.h"
@@ -151,13 +152,34 @@ class RelativeError {
   double norm_ = 0;
 };
 
-double weight_error(const layers::Linear& a, const layers::Linear& b) {
+// For each row of `a` the row of `b` that means the same. GGUF files hold the rows of q and k so that
+// neighbours turn together (2 i, 2 i + 1), folders so that halves do (i, i + d / 2).
+std::vector<int64_t> matching_rows(std::string_view key, int64_t n, const layers::DecoderSpec& a,
+                                   const layers::DecoderSpec& b) {
+  std::vector<int64_t> rows(static_cast<size_t>(n));
+  std::iota(rows.begin(), rows.end(), 0);
+  const bool turned = key.ends_with(".attn_q") || key.ends_with(".attn_k");
+  if (!turned || a.rope.order == b.rope.order) return rows;
+  const int64_t d = a.rope.rotary_dim > 0 ? a.rope.rotary_dim : a.head_dim;
+  for (int64_t head = 0; head + a.head_dim <= n; head += a.head_dim) {
+    for (int64_t i = 0; i < d; ++i) {
+      const int64_t neighbour = head + 2 * (i % (d / 2)) + i / (d / 2);
+      const bool a_has_halves = a.rope.order == kernels::PairOrder::kHalves;
+      const int64_t from = a_has_halves ? head + i : neighbour;
+      rows[static_cast<size_t>(from)] = a_has_halves ? neighbour : head + i;
+    }
+  }
+  return rows;
+}
+
+double weight_error(const layers::Linear& a, const layers::Linear& b,
+                    const std::vector<int64_t>& rows) {
   RelativeError error;
   std::vector<float> row_a(static_cast<size_t>(a.k()));
   std::vector<float> row_b(static_cast<size_t>(a.k()));
   for (int64_t n = 0; n < a.n(); ++n) {
     kernels::unpack_row(a.weight, n, row_a.data());
-    kernels::unpack_row(b.weight, n, row_b.data());
+    kernels::unpack_row(b.weight, rows[static_cast<size_t>(n)], row_b.data());
     error.add(row_a, row_b);
   }
   return error.value();
@@ -196,8 +218,14 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
                             const auto found = outputs.find(key(module));
                             const auto count = static_cast<size_t>(m * n);
                             if (found == outputs.end() || found->second.size() != count) return;
+                            const std::vector<int64_t> rows =
+                                matching_rows(key(module), n, a.decoder.spec, b.decoder.spec);
                             RelativeError error;
-                            error.add(found->second, {y, count});
+                            for (size_t i = 0; i < count; ++i) {
+                              const size_t row = i / static_cast<size_t>(n) * static_cast<size_t>(n);
+                              const auto to = static_cast<size_t>(rows[i - row]);
+                              error.add({&found->second[i], 1}, {y + row + to, 1});
+                            }
                             activation_errors[key(module)] = error.value();
                           }));
   std::vector<CompareRow> rows;
@@ -213,7 +241,10 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
                                                  name, linear_a->n(), linear_a->k(), linear_b.n(),
                                                  linear_b.k()));
     }
-    rows.push_back({linear_a->name, weight_error(*linear_a, linear_b), activation_errors[name]});
+    const std::vector<int64_t> order =
+        matching_rows(name, linear_b.n(), a.decoder.spec, b.decoder.spec);
+    rows.push_back(
+        {linear_a->name, weight_error(*linear_a, linear_b, order), activation_errors[name]});
     if (progress && !progress(name, rows.size(), linears_a.size())) {
       return fail(ErrorCode::kCancelled, "cancelled");
     }

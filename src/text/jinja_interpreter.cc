@@ -99,13 +99,14 @@ void Arguments::bind(std::string_view function, std::string_view parameters) {
   absent_.assign(names.size(), true);
   std::fill_n(absent_.begin(), positional.size(), false);
   positional.resize(names.size());
-  for (auto& [name, value] : named) {
+  for (auto& argument : named) {
+    const std::string& name = argument.first;
     const auto at = std::find_if(names.begin(), names.end(),
                                  [&](const auto& known) { return known.first == name; });
     if (at == names.end()) raise(fmt::format("{}() has no argument '{}'", function, name));
     const auto i = static_cast<size_t>(at - names.begin());
     if (!absent_[i]) raise(fmt::format("{}() got argument '{}' twice", function, name));
-    positional[i] = value;
+    positional[i] = argument.second;
     absent_[i] = false;
   }
   for (size_t i = 0; i < names.size(); ++i) {
