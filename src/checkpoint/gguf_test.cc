@@ -158,7 +158,7 @@ TEST(gguf, every_type_number_is_mapped_or_refused_by_name) {
           << header.error().message;
     }
   }
-  EXPECT_EQ(mapped, 32);
+  EXPECT_EQ(mapped, 33);
   EXPECT_EQ(parse(with_data(start(1, 0) + tensor_entry("w", {256}, 31, 0), 256)).error().message,
             "m.gguf: w: tensor type 31 (Q4_0_4_4) has been removed from the format (it was q4_0 "
             "repacked for one CPU): use the q4_0 file");
