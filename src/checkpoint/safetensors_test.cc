@@ -83,6 +83,12 @@ TEST(safetensors, no_tensors_and_empty_tensors_are_fine) {
   EXPECT_EQ(header->tensors.size(), 4u);
 }
 
+TEST(safetensors, a_header_whose_length_looks_like_a_pickle_is_read) {
+  std::string header = "{}";
+  header.resize(0x280, ' ');  // the bytes 80 02, with which pickles begin
+  EXPECT_TRUE(parse(safetensors_bytes(header)));
+}
+
 struct Hostile {
   const char* what;
   std::string bytes;
@@ -120,6 +126,10 @@ const Hostile kHostile[] = {
      "the "
      "file's place; download it again"},
     {"zip_pickle", std::string("PK\x03\x04", 4) + std::string(60, '\0'),
+     "this is a PyTorch pickle under a safetensors name; nibble does not read pickles, because "
+     "they "
+     "can run code: save the model as safetensors"},
+    {"pickle", "\x80\x02}q\1(X\4...",
      "this is a PyTorch pickle under a safetensors name; nibble does not read pickles, because "
      "they "
      "can run code: save the model as safetensors"},

@@ -105,7 +105,7 @@ def finish(writer):
 GGUF_TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K",
               "Q5_K", "Q6_K", "Q8_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS",
               "IQ3_S", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "I8", "I16", "I32", "I64",
-              "F64"]
+              "F64", "NVFP4"]
 
 
 def make_gguf(folder):
