@@ -71,7 +71,7 @@ void merge_by_heap(BpeScratch& scratch, const PairOf& pair_of) {
 
 void MergeTable::reserve(size_t merges) {
   size_t slots = 16;
-  while (slots < merges * 2) slots *= 2;
+  while (slots * 2 < merges * 3) slots *= 2;
   if (slots > slots_.size()) grow(slots);
 }
 
@@ -87,7 +87,7 @@ void MergeTable::grow(size_t slots) {
 }
 
 bool MergeTable::add(int32_t left, int32_t right, Merge merge) {
-  if ((count_ + 1) * 2 > slots_.size()) grow(std::max<size_t>(16, slots_.size() * 2));
+  if ((count_ + 1) * 3 > slots_.size() * 2) grow(std::max<size_t>(16, slots_.size() * 2));
   const uint64_t key = pair_key(left, right);
   const size_t mask = slots_.size() - 1;
   size_t i = hash_number(key) & mask;
@@ -107,6 +107,48 @@ const MergeTable::Merge* MergeTable::find(int32_t left, int32_t right) const {
     if (slots_[i].key == key) return &slots_[i].merge;
     if (slots_[i].key == kFree) return nullptr;
   }
+}
+
+void MergeTable::prefetch(int32_t left, int32_t right) const {
+  if (slots_.empty()) return;
+  __builtin_prefetch(&slots_[hash_number(pair_key(left, right)) & (slots_.size() - 1)]);
+}
+
+std::optional<int32_t> MergeBuilder::sum_of(const Pair& pair) {
+  both_ = pair.left;
+  both_ += pair.right.starts_with(prefix_) ? pair.right.substr(prefix_.size()) : pair.right;
+  for (const int32_t guess : {last_id_, last_id_ + 1}) {
+    if (vocab_.text(guess) == both_) return guess;
+  }
+  return vocab_.find(both_);
+}
+
+std::optional<MergeBuilder::Bad> MergeBuilder::add(std::string_view left, std::string_view right) {
+  batch_.push_back({left, right, vocab_.start_find(left), vocab_.start_find(right)});
+  if (batch_.size() < kBatch) return std::nullopt;
+  return finish();
+}
+
+std::optional<MergeBuilder::Bad> MergeBuilder::finish() {
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    Pair& pair = batch_[i];
+    const auto left = vocab_.end_find(pair.left, pair.left_hash);
+    const auto right = vocab_.end_find(pair.right, pair.right_hash);
+    const auto sum = sum_of(pair);
+    if (!left || !right || !sum) {
+      const std::string_view missing = !left ? pair.left : !right ? pair.right : both_;
+      return Bad{rank_ + i, std::string(pair.left), std::string(pair.right), std::string(missing)};
+    }
+    pair.left_id = *left;
+    pair.right_id = *right;
+    pair.id = last_id_ = *sum;
+    merges_.prefetch(*left, *right);
+  }
+  for (const Pair& pair : batch_) {
+    merges_.add(pair.left_id, pair.right_id, {static_cast<int32_t>(rank_++), pair.id});
+  }
+  batch_.clear();
+  return std::nullopt;
 }
 
 std::span<const int32_t> BpeScratch::lookup(std::string_view word) const {

@@ -30,6 +30,7 @@ class MergeTable {
   // The first merge of a pair counts, as its rank is lower; false for a later one.
   bool add(int32_t left, int32_t right, Merge merge);
   const Merge* find(int32_t left, int32_t right) const;
+  void prefetch(int32_t left, int32_t right) const;
   size_t count() const { return count_; }
 
  private:
@@ -41,6 +42,41 @@ class MergeTable {
   void grow(size_t slots);
   std::vector<Slot> slots_;
   size_t count_ = 0;
+};
+
+// Fills a MergeTable from pairs of texts. They are looked up in batches: one by one, a quarter of a
+// million merges would wait for memory three times each.
+class MergeBuilder {
+ public:
+  static constexpr size_t kBatch = 32;
+  // A merge one of whose parts, or their sum, is no token.
+  struct Bad {
+    size_t rank;
+    std::string left, right, missing;
+  };
+  // `prefix` is what continuing tokens begin with; the right part loses it in the sum.
+  MergeBuilder(const Vocab& vocab, std::string_view prefix, MergeTable& merges)
+      : vocab_(vocab), prefix_(prefix), merges_(merges) {}
+  // The next merge; its rank is how many came before. The views must stay valid for kBatch calls,
+  // and until finish().
+  std::optional<Bad> add(std::string_view left, std::string_view right);
+  std::optional<Bad> finish();
+
+ private:
+  struct Pair {
+    std::string_view left, right;
+    uint32_t left_hash = 0, right_hash = 0;
+    int32_t left_id = 0, right_id = 0, id = 0;
+  };
+  std::optional<int32_t> sum_of(const Pair& pair);
+
+  const Vocab& vocab_;
+  std::string_view prefix_;
+  MergeTable& merges_;
+  std::vector<Pair> batch_;
+  std::string both_;
+  size_t rank_ = 0;      // of the first pair of the batch
+  int32_t last_id_ = 0;  // ids of sums mostly rise by one
 };
 
 // Memory that words of one text share, and the results of words already seen in it.

@@ -147,32 +147,23 @@ class Builder {
 
   Result<void> read_merges(Bpe& bpe) {
     bpe.merges.reserve(in_.merges.size());
-    std::string both;
-    for (size_t rank = 0; rank < in_.merges.size(); ++rank) {
+    MergeBuilder builder(parts_.vocab, "", bpe.merges);
+    std::optional<MergeBuilder::Bad> bad;
+    for (size_t rank = 0; rank < in_.merges.size() && !bad; ++rank) {
       const std::string_view merge = in_.merges[rank];
       const size_t space = merge.find(' ', 1);
       if (space == merge.npos) {
         return corrupt(
-            "merge {} of tokenizer.ggml.merges is \"{}\"; expected two parts with a "
-            "space between",
+            "merge {} of tokenizer.ggml.merges is \"{}\"; expected two parts with a space between",
             rank, merge.substr(0, 40));
       }
-      const std::string_view left = merge.substr(0, space), right = merge.substr(space + 1);
-      both = left;
-      both += right;
-      const auto l = parts_.vocab.find(left), r = parts_.vocab.find(right);
-      const auto id = parts_.vocab.find(both);
-      if (!l || !r || !id) {
-        return corrupt("merge {} of tokenizer.ggml.merges is \"{}\", but \"{}\" is no token", rank,
-                       merge.substr(0, 80),
-                       (!l   ? left
-                        : !r ? right
-                             : both)
-                           .substr(0, 80));
-      }
-      bpe.merges.add(*l, *r, {static_cast<int32_t>(rank), *id});
+      bad = builder.add(merge.substr(0, space), merge.substr(space + 1));
     }
-    return {};
+    if (!bad) bad = builder.finish();
+    if (!bad) return {};
+    return corrupt("merge {} of tokenizer.ggml.merges is \"{} {}\", but \"{}\" is no token",
+                   bad->rank, bad->left.substr(0, 40), bad->right.substr(0, 40),
+                   bad->missing.substr(0, 80));
   }
 
   // What a text begins and ends with.

@@ -17,7 +17,7 @@ constexpr uint32_t kStepsPerMatch = 10'000'000;
 constexpr int kMatchesPerClock = 32;  // how often the processor time is read
 constexpr double kSeconds = 0.5;
 constexpr double kSecondsPerMiB = 4.0;
-constexpr size_t kJitStackMax = size_t{8} << 20;
+constexpr size_t kJitStackMax = size_t{256} << 20;  // reserved; what a match needs is used
 
 double thread_seconds() {
   timespec t{};

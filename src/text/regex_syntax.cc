@@ -17,113 +17,16 @@
 //   \p{Han}   script              script extensions            \p{sc:Han}
 #include <fmt/format.h>
 
-#include <array>
 #include <optional>
 
 #include "text/regex.h"
+#include "text/regex_names.h"
 
 namespace nibble::text {
 namespace {
 
 constexpr size_t kMaxPattern = size_t{64} << 10;
 constexpr int kMaxDepth = 100;
-
-constexpr std::string_view kSpaceSet =
-    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
-    "\\x{3000}";
-constexpr std::string_view kNotSpaceSet =
-    "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}"
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
-    "\\x{3001}-\\x{10ffff}";
-constexpr std::string_view kWordSet = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-// Outside of brackets Oniguruma's \w has six more (seen in its matches, not in its manual).
-constexpr std::string_view kWordSetOutside =
-    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe";
-constexpr std::string_view kHexSet = "0-9A-Fa-f";
-
-struct Name {
-  std::string_view name;  // lower case, without "_", "-" and spaces
-  std::string_view set;   // what to write inside [...]
-};
-
-// Long names of general categories (Unicode, PropertyValueAliases.txt).
-constexpr std::array kCategories = {
-    Name{"letter", "\\p{L}"},
-    Name{"casedletter", "\\p{Lu}\\p{Ll}\\p{Lt}"},
-    Name{"uppercaseletter", "\\p{Lu}"},
-    Name{"lowercaseletter", "\\p{Ll}"},
-    Name{"titlecaseletter", "\\p{Lt}"},
-    Name{"modifierletter", "\\p{Lm}"},
-    Name{"otherletter", "\\p{Lo}"},
-    Name{"mark", "\\p{M}"},
-    Name{"combiningmark", "\\p{M}"},
-    Name{"nonspacingmark", "\\p{Mn}"},
-    Name{"spacingmark", "\\p{Mc}"},
-    Name{"enclosingmark", "\\p{Me}"},
-    Name{"number", "\\p{N}"},
-    Name{"decimalnumber", "\\p{Nd}"},
-    Name{"letternumber", "\\p{Nl}"},
-    Name{"othernumber", "\\p{No}"},
-    Name{"punctuation", "\\p{P}"},
-    Name{"punct", "\\p{P}"},
-    Name{"connectorpunctuation", "\\p{Pc}"},
-    Name{"dashpunctuation", "\\p{Pd}"},
-    Name{"openpunctuation", "\\p{Ps}"},
-    Name{"closepunctuation", "\\p{Pe}"},
-    Name{"initialpunctuation", "\\p{Pi}"},
-    Name{"finalpunctuation", "\\p{Pf}"},
-    Name{"otherpunctuation", "\\p{Po}"},
-    Name{"symbol", "\\p{S}"},
-    Name{"mathsymbol", "\\p{Sm}"},
-    Name{"currencysymbol", "\\p{Sc}"},
-    Name{"modifiersymbol", "\\p{Sk}"},
-    Name{"othersymbol", "\\p{So}"},
-    Name{"separator", "\\p{Z}"},
-    Name{"spaceseparator", "\\p{Zs}"},
-    Name{"lineseparator", "\\p{Zl}"},
-    Name{"paragraphseparator", "\\p{Zp}"},
-    Name{"other", "\\p{C}"},
-    Name{"control", "\\p{Cc}"},
-    Name{"format", "\\p{Cf}"},
-    Name{"surrogate", "\\p{Cs}"},
-    Name{"privateuse", "\\p{Co}"},
-    Name{"unassigned", "\\p{Cn}"},
-};
-
-// POSIX brackets, in Unicode (Oniguruma, doc/RE).
-constexpr std::array kPosix = {
-    Name{"alnum", "\\p{Alphabetic}\\p{Nd}"},
-    Name{"alpha", "\\p{Alphabetic}"},
-    Name{"ascii", "\\x00-\\x7f"},
-    Name{"blank", "\\p{Zs}\\x09"},
-    Name{"cntrl", "\\p{Cc}"},
-    Name{"digit", "\\p{Nd}"},
-    Name{"graph", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"},
-    Name{"lower", "\\p{Lowercase}"},
-    Name{"print", "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Zs}\\p{Cf}\\p{Co}"},
-    Name{"punct", "\\p{P}\\p{S}"},
-    Name{"space", kSpaceSet},
-    Name{"upper", "\\p{Uppercase}"},
-    Name{"word", kWordSet},
-    Name{"xdigit", kHexSet},
-};
-
-// Binary properties that both engines know by the same name.
-constexpr std::array<std::string_view, 21> kBinary = {
-    "alphabetic", "cased",         "caseignorable",     "dash",
-    "emoji",      "emojimodifier", "emojipresentation", "extendedpictographic",
-    "extender",   "graphemebase",  "graphemeextend",    "hexdigit",
-    "idcontinue", "idstart",       "ideographic",       "joincontrol",
-    "lowercase",  "math",          "uppercase",         "xidcontinue",
-    "xidstart"};
-
-template <size_t n>
-std::optional<std::string_view> find_name(const std::array<Name, n>& names, std::string_view key) {
-  for (const Name& entry : names) {
-    if (entry.name == key) return entry.set;
-  }
-  return std::nullopt;
-}
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -436,34 +339,8 @@ class Translator {
   }
 
   Result<std::string> property(std::string_view name) {
-    std::string key;
-    for (const char c : name) {
-      if (c == '_' || c == '-' || c == ' ') continue;
-      if (!is_letter(c) && !is_digit(c)) {
-        return wrong(fmt::format("\\p{{{}}} is not supported", name));
-      }
-      key += is_letter(c) ? static_cast<char>(c | 0x20) : c;
-    }
-    if (const auto set = find_name(kCategories, key)) return std::string(*set);
-    if (const auto set = find_name(kPosix, key)) return std::string(*set);
-    if (key == "any") return std::string("\\x{0}-\\x{10ffff}");
-    if (key == "assigned") return std::string("\\P{Cn}");
-    if (key == "whitespace") return std::string(kSpaceSet);
-    if (key == "lc") return std::string("\\p{Lu}\\p{Ll}\\p{Lt}");
-    for (const std::string_view binary : kBinary) {
-      if (key == binary) return fmt::format("\\p{{{}}}", key);
-    }
-    if (key.size() <= 2) {
-      constexpr std::string_view kShort =
-          " l lu ll lt lm lo m mn mc me n nd nl no p pc pd ps pe pi pf po s sm sc sk so z zs zl zp "
-          "c cc cf cs co cn ";
-      if (kShort.find(fmt::format(" {} ", key)) == kShort.npos) {
-        return wrong(fmt::format("\\p{{{}}} is not a known property", name));
-      }
-      key[0] = static_cast<char>(key[0] - 0x20);
-      return fmt::format("\\p{{{}}}", key);
-    }
-    return fmt::format("\\p{{sc:{}}}", key);
+    if (auto set = property_set(name)) return std::move(*set);
+    return wrong(fmt::format("\\p{{{}}} is not a known property", name));
   }
 
   Result<std::string> escape_outside() {
@@ -538,7 +415,7 @@ class Translator {
       std::string_view name = end == in_.npos ? "" : in_.substr(at_ + 2, end - at_ - 2);
       const bool negated = !name.empty() && name[0] == '^';
       if (negated) name.remove_prefix(1);
-      if (const auto items = find_name(kPosix, name)) {
+      if (const auto items = bracket_set(name)) {
         at_ = end + 2;
         unite(set, CharSet{std::string(*items), {}, negated});
         return {};

@@ -25,6 +25,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
+constexpr size_t kMaxBytes = size_t{1} << 30;
 constexpr uint64_t kOdd = 0xd6e8feb86659fd93u;
 
 }  // namespace
@@ -75,20 +76,7 @@ void Vocab::grow(size_t slots) {
   }
 }
 
-Vocab::Add Vocab::add(std::string_view text, int32_t id) {
-  if (id < 0 || id > kMaxId) return Add::kBadId;
-  const auto index = static_cast<size_t>(id);
-  if (index < entries_.size() && entries_[index].size != kAbsent) return Add::kSameId;
-  if (find(text)) return Add::kSameText;
-  return add_or_replace(text, id);
-}
-
-Vocab::Add Vocab::add_or_replace(std::string_view text, int32_t id) {
-  if (id < 0 || id > kMaxId) return Add::kBadId;
-  if (bytes_.size() + text.size() > size_t{1} << 30) return Add::kTooMuch;
-  if ((count_ + 1) * 2 > slots_.size()) grow(std::max<size_t>(16, slots_.size() * 2));
-  const auto hash = static_cast<uint32_t>(hash_text(text));
-  Slot* slot = slot_of(text, hash);
+void Vocab::put(Slot* slot, uint32_t hash, std::string_view text, int32_t id) {
   const auto index = static_cast<size_t>(id);
   if (index >= entries_.size()) entries_.resize(index + 1);
   entries_[index] = {static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(text.size())};
@@ -96,18 +84,50 @@ Vocab::Add Vocab::add_or_replace(std::string_view text, int32_t id) {
   if (slot->id < 0) ++count_;
   *slot = {hash, id};
   longest_ = std::max(longest_, text.size());
+}
+
+Vocab::Add Vocab::add(std::string_view text, int32_t id) {
+  if (id < 0 || id > kMaxId) return Add::kBadId;
+  if (bytes_.size() + text.size() > kMaxBytes) return Add::kTooMuch;
+  const auto index = static_cast<size_t>(id);
+  if (index < entries_.size() && entries_[index].size != kAbsent) return Add::kSameId;
+  if ((count_ + 1) * 2 > slots_.size()) grow(std::max<size_t>(16, slots_.size() * 2));
+  const auto hash = static_cast<uint32_t>(hash_text(text));
+  Slot* slot = slot_of(text, hash);
+  if (slot->id >= 0) return Add::kSameText;
+  put(slot, hash, text, id);
   return Add::kOk;
 }
 
-std::optional<int32_t> Vocab::find(std::string_view text) const {
-  if (slots_.empty()) return std::nullopt;
+Vocab::Add Vocab::add_or_replace(std::string_view text, int32_t id) {
+  if (id < 0 || id > kMaxId) return Add::kBadId;
+  if (bytes_.size() + text.size() > kMaxBytes) return Add::kTooMuch;
+  if ((count_ + 1) * 2 > slots_.size()) grow(std::max<size_t>(16, slots_.size() * 2));
   const auto hash = static_cast<uint32_t>(hash_text(text));
+  put(slot_of(text, hash), hash, text, id);
+  return Add::kOk;
+}
+
+uint32_t Vocab::start_find(std::string_view text) const {
+  const auto hash = static_cast<uint32_t>(hash_text(text));
+  if (!slots_.empty()) __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]);
+  return hash;
+}
+
+std::optional<int32_t> Vocab::end_find(std::string_view text, uint32_t started) const {
+  if (slots_.empty()) return std::nullopt;
   const size_t mask = slots_.size() - 1;
-  for (size_t i = hash & mask;; i = (i + 1) & mask) {
+  for (size_t i = started & mask;; i = (i + 1) & mask) {
     const Slot& slot = slots_[i];
     if (slot.id < 0) return std::nullopt;
-    if (slot.hash == hash && view(entries_[static_cast<size_t>(slot.id)]) == text) return slot.id;
+    if (slot.hash == started && view(entries_[static_cast<size_t>(slot.id)]) == text) {
+      return slot.id;
+    }
   }
+}
+
+std::optional<int32_t> Vocab::find(std::string_view text) const {
+  return end_find(text, static_cast<uint32_t>(hash_text(text)));
 }
 
 std::optional<std::string_view> Vocab::text(int32_t id) const {

@@ -32,6 +32,10 @@ class Vocab {
   Add add_or_replace(std::string_view text, int32_t id);
 
   std::optional<int32_t> find(std::string_view text) const;
+  // find() in two halves, for many texts at once: the memory that the second half needs is on its
+  // way while other first halves run.
+  uint32_t start_find(std::string_view text) const;
+  std::optional<int32_t> end_find(std::string_view text, uint32_t started) const;
   // The text of a token; nothing if no token has this id.
   std::optional<std::string_view> text(int32_t id) const;
   size_t count() const { return count_; }                                   // tokens
@@ -51,6 +55,7 @@ class Vocab {
 
   std::string_view view(const Entry& e) const { return {bytes_.data() + e.begin, e.size}; }
   Slot* slot_of(std::string_view text, uint32_t hash);
+  void put(Slot* slot, uint32_t hash, std::string_view text, int32_t id);
   void grow(size_t slots);
 
   std::string bytes_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -310,20 +311,29 @@ Result<void> read_merges(const JsonPart& part, std::string_view where, const Voc
                          std::string_view prefix, MergeTable& merges) {
   Scanner scan(part.text);
   const std::string place = fmt::format("{}: model.merges", where);
-  merges.reserve(part.text.size() / 16);
-  std::string left_buffer, right_buffer, both;
-  int32_t rank = 0;
-  return each_item(part, scan, place, "merges", [&]() -> Result<void> {
+  merges.reserve(part.text.size() / 40);
+  MergeBuilder builder(vocab, prefix, merges);
+  // Texts with escapes lie here until the builder has looked them up.
+  std::array<std::string, 2 * MergeBuilder::kBatch> buffers;
+  size_t rank = 0;
+  const auto missing = [&](const MergeBuilder::Bad& wrong) {
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: merge {} (\"{}\" and \"{}\"): \"{}\" is no token of the vocabulary", place,
+                    wrong.rank, shown(wrong.left), shown(wrong.right), shown(wrong.missing)));
+  };
+  NIBBLE_TRY(each_item(part, scan, place, "merges", [&]() -> Result<void> {
+    std::string* buffer = &buffers[rank % MergeBuilder::kBatch * 2];
     std::optional<std::string_view> left, right;
     if (scan.take('[')) {
-      left = scan.string(left_buffer);
-      if (left && scan.take(',')) right = scan.string(right_buffer);
+      left = scan.string(buffer[0]);
+      if (left && scan.take(',')) right = scan.string(buffer[1]);
       if (!right || !scan.take(']')) {
         return bad(part, scan, place,
                    fmt::format("merge {}: expected [\"left\", \"right\"]", rank));
       }
     } else {
-      const auto pair = scan.string(left_buffer);
+      const auto pair = scan.string(buffer[0]);
       const size_t space = pair ? pair->find(' ') : std::string_view::npos;
       if (space == std::string_view::npos || pair->find(' ', space + 1) != pair->npos) {
         return bad(part, scan, place,
@@ -332,20 +342,12 @@ Result<void> read_merges(const JsonPart& part, std::string_view where, const Voc
       left = pair->substr(0, space);
       right = pair->substr(space + 1);
     }
-    both = *left;
-    both += right->starts_with(prefix) ? right->substr(prefix.size()) : *right;
-    const auto l = vocab.find(*left), r = vocab.find(*right), id = vocab.find(both);
-    if (!l || !r || !id) {
-      return bad(part, scan, place,
-                 fmt::format("merge {} (\"{}\" and \"{}\"): \"{}\" is no token of the vocabulary,",
-                             rank, shown(*left), shown(*right),
-                             shown(!l   ? *left
-                                   : !r ? *right
-                                        : std::string_view(both))));
-    }
-    merges.add(*l, *r, {rank++, *id});
+    ++rank;
+    if (const auto wrong = builder.add(*left, *right)) return missing(*wrong);
     return {};
-  });
+  }));
+  if (const auto wrong = builder.finish()) return missing(*wrong);
+  return {};
 }
 
 }  // namespace nibble::text
