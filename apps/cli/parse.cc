@@ -170,8 +170,9 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& na
   return best.empty() ? "" : fmt::format(" Did you mean \"{}\"?", best);
 }
 
-Result<void> check_nothing_left(const std::vector<std::string>& left,
-                                const std::vector<Binding>& bindings, const std::string& where) {
+Result<void> check_nothing_left(std::vector<std::string> left, const std::vector<Binding>& bindings,
+                                const std::string& where) {
+  std::erase(left, "--");  // what ends the options is no argument itself
   if (left.empty()) return {};
   const std::string word = left.front().substr(0, left.front().find('='));
   if (word.size() < 2 || word[0] != '-') {

@@ -336,6 +336,7 @@ TEST(program, tokenize_prints_ids_then_pieces) {
   EXPECT_EQ(nibble({"tokenize", "fake", "a", "--json"}).out, "[257,97]\n");
   EXPECT_EQ(nibble({"tokenize", "fake", "--json"}, "a\n").out, "[257,97,10]\n");
   EXPECT_EQ(nibble({"tokenize", "fake", "--json", ""}).out, "[257]\n");
+  EXPECT_EQ(nibble({"tokenize", "fake", "--json", "--", "-a"}).out, "[257,45,97]\n");
 }
 
 TEST(program, tokenize_renders_messages) {

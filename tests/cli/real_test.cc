@@ -178,6 +178,7 @@ TEST(nibble, greedy_text_does_not_depend_on_threads_or_mmap) {
       return ran.out;
     };
     const std::string first = text({"-t", "1"});
+    EXPECT_FALSE(first.empty());
     EXPECT_EQ(first, text({"-t", "2"})) << model;
     EXPECT_EQ(first, text({"-t", "2", "--no-mmap"})) << model;
     EXPECT_EQ(first, text({"-t", "1", "--load-strategy", "eager"})) << model;
@@ -190,6 +191,7 @@ TEST(nibble, a_prompt_from_a_pipe_is_a_prompt) {
   direct.insert(direct.end(), {"-p", "The tide"});
   dash.insert(dash.end(), {"-p", "-"});
   const std::string expected = nibble(direct).out;
+  EXPECT_FALSE(expected.empty());
   EXPECT_EQ(nibble(common, "The tide\n").out, expected);
   EXPECT_EQ(nibble(dash, "The tide").out, expected);
 }
@@ -348,18 +350,21 @@ TEST(nibble, chat_answers_from_a_pipe) {
 }
 
 TEST(nibble, warnings_are_lines_and_errors_under_strict) {
-  const Copy copy(kFloat);
-  std::ifstream in(copy.path() + "/config.json");
+  const Copy copy(kAwq);
+  const std::string path = copy.path() + "/config.json";
+  std::ifstream in(path);
   Json config = Json::parse(in);
-  config["quantization_config"] = {{"quant_method", "fp8"}, {"oddity", 7}};
-  std::ofstream(copy.path() + "/config.json") << config;
+  config["quantization_config"]["oddity"] = 7;
+  std::ofstream(path) << config;
   const Ran ran = nibble({"inspect", copy.path(), "--json"});
-  for (size_t at = 0; at < ran.err.size(); at = ran.err.find('\n', at) + 1) {
-    const std::string line = ran.err.substr(at, ran.err.find('\n', at) - at);
-    EXPECT_TRUE(line.rfind("warning: ", 0) == 0 || line.rfind("error: ", 0) == 0) << line;
-  }
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.err.rfind("warning: ", 0), 0u) << ran.err;
   EXPECT_TRUE(contains(ran.err, "oddity")) << ran.err;
-  EXPECT_EQ(nibble({"inspect", copy.path(), "--strict"}).exit_code, 1);
+  EXPECT_TRUE(contains(json_of(ran)["warnings"].dump(), "oddity")) << ran.out;
+  EXPECT_EQ(nibble({"inspect", copy.path(), "--quiet"}).err, "");
+  const Ran strict = nibble({"inspect", copy.path(), "--strict"});
+  EXPECT_EQ(strict.exit_code, 1);
+  EXPECT_TRUE(contains(strict.err, "error: ") && contains(strict.err, "oddity")) << strict.err;
 }
 
 }  // namespace
