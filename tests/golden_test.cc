@@ -39,7 +39,8 @@ std::vector<std::string> golden_cases() {
 
 std::string test_name(const testing::TestParamInfo<std::string>& param) {
   std::string name = param.param;
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 
@@ -151,9 +152,9 @@ TEST_P(Golden, quantized_weights_are_bit_equal_to_the_tools_own) {
 }
 
 // Float32 sums in another order: each of the decoder's matrix products has a relative error of some
-// sqrt(K) 2^-24 (a random walk over K roundings), and about 6 L + 1 of them follow one another. With
-// K <= 320 and L = 2 that is 18 * 13 * 2^-24 = 1.4e-5 of the typical logit; a factor of 16 covers the
-// largest of thousands of logits and the amplification by norms and softmax.
+// sqrt(K) 2^-24 (a random walk over K roundings), and about 6 L + 1 of them follow one another.
+// With K <= 320 and L = 2 that is 18 * 13 * 2^-24 = 1.4e-5 of the typical logit; a factor of 16
+// covers the largest of thousands of logits and the amplification by norms and softmax.
 double tolerance(const std::vector<float>& expected) {
   double square = 0;
   for (float v : expected) square += static_cast<double>(v) * v;
@@ -161,8 +162,8 @@ double tolerance(const std::vector<float>& expected) {
   return 16 * 1.4e-5 * typical;
 }
 
-void expect_logits(const std::string& path, const Options& options,
-                   const ExpectedFile& file, const std::string& prefix) {
+void expect_logits(const std::string& path, const Options& options, const ExpectedFile& file,
+                   const std::string& prefix) {
   const auto tokens64 = file.read<int64_t>(prefix + "tokens");
   const auto expected = file.read<float>(prefix + "logits");
   const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
@@ -182,9 +183,8 @@ void expect_logits(const std::string& path, const Options& options,
       where = i;
     }
   }
-  EXPECT_LE(worst, tolerance(expected))
-      << prefix << "logits at " << where << ": expected " << expected[where] << ", got "
-      << logits->values[where];
+  EXPECT_LE(worst, tolerance(expected)) << prefix << "logits at " << where << ": expected "
+                                        << expected[where] << ", got " << logits->values[where];
 }
 
 TEST_P(Golden, exact_logits_are_transformers_logits) {

@@ -121,8 +121,8 @@ TEST_P(Story, across_isas_parts_only_where_two_logits_are_close) {
 }
 
 INSTANTIATE_TEST_SUITE_P(models, Story,
-                         testing::Values("smollm2", "gptq/b4_g32", "awq/g32", "unquantized/bf16_untied",
-                                         "fp8/tensor_static"),
+                         testing::Values("smollm2", "gptq/b4_g32", "awq/g32",
+                                         "unquantized/bf16_untied", "fp8/tensor_static"),
                          [](const testing::TestParamInfo<std::string>& param) {
                            std::string name = param.param;
                            std::replace(name.begin(), name.end(), '/', '_');

@@ -47,14 +47,14 @@ struct Options {
   std::string quantization;               // a scheme's name; "" is what the checkpoint says
   std::string quantization_config;        // JSON text or a file's name
   std::vector<std::pair<std::string, std::string>> overrides;  // KEY=VALUE of config.json
-  std::string load_format = "auto";       // auto | dummy
-  std::string load_strategy = "lazy";     // lazy | eager | prefetch
+  std::string load_format = "auto";                            // auto | dummy
+  std::string load_strategy = "lazy";                          // lazy | eager | prefetch
   bool mmap = true;
-  int threads = 0;                        // 0: the physical cores this process may use
-  int64_t ctx = 0;                        // tokens; 0: the model's own, cut to what fits
-  int tp = 1;                             // ranks that each layer is cut for
-  int ep = 1;                             // ranks that experts are spread over
-  bool strict = false;                    // warnings become errors
+  int threads = 0;      // 0: the physical cores this process may use
+  int64_t ctx = 0;      // tokens; 0: the model's own, cut to what fits
+  int tp = 1;           // ranks that each layer is cut for
+  int ep = 1;           // ranks that experts are spread over
+  bool strict = false;  // warnings become errors
   bool enforce_eager = false;
 };
 
@@ -81,7 +81,7 @@ struct LayerPlan {
   std::string packing;
   std::vector<KernelRange> kernels;
   std::vector<RefusedKernel> refused;
-  int64_t n = 0, k = 0;    // outputs, inputs
+  int64_t n = 0, k = 0;  // outputs, inputs
   uint64_t bytes_disk = 0;
   uint64_t bytes_memory = 0;
 };
@@ -97,16 +97,16 @@ struct UnusedTensor {
   std::string reason;
 };
 
-struct MemoryPlan {               // bytes
-  uint64_t weights = 0;           // packed
-  uint64_t other = 0;             // embeddings, norms, scratch
+struct MemoryPlan {      // bytes
+  uint64_t weights = 0;  // packed
+  uint64_t other = 0;    // embeddings, norms, scratch
   uint64_t kv_per_token = 0;
-  uint64_t kv_at_ctx = 0;         // for `ctx` tokens and one sequence
-  uint64_t peak_load = 0;         // the highest during loading
-  uint64_t available = 0;         // of the machine that was asked about
-  int64_t ctx = 0;                // context used for kv_at_ctx
-  int64_t model_ctx = 0;          // what the model was trained for
-  int64_t longest_ctx = 0;        // that fits
+  uint64_t kv_at_ctx = 0;   // for `ctx` tokens and one sequence
+  uint64_t peak_load = 0;   // the highest during loading
+  uint64_t available = 0;   // of the machine that was asked about
+  int64_t ctx = 0;          // context used for kv_at_ctx
+  int64_t model_ctx = 0;    // what the model was trained for
+  int64_t longest_ctx = 0;  // that fits
 };
 
 struct Plan {
@@ -224,12 +224,12 @@ class NIBBLE_API Model {
 };
 
 struct GenerateOptions {
-  int64_t max_tokens = -1;   // -1: until the model stops or the context ends
-  float temperature = -1;    // -1: the checkpoint's generation_config, else 0.8; 0 is greedy
-  int top_k = -1;            // -1: as above, else 40; 0 switches it off
-  float top_p = -1;          // -1: as above, else 0.95; 1 switches it off
-  float min_p = -1;          // -1: 0
-  float repeat_penalty = -1; // -1: as above, else 1
+  int64_t max_tokens = -1;    // -1: until the model stops or the context ends
+  float temperature = -1;     // -1: the checkpoint's generation_config, else 0.8; 0 is greedy
+  int top_k = -1;             // -1: as above, else 40; 0 switches it off
+  float top_p = -1;           // -1: as above, else 0.95; 1 switches it off
+  float min_p = -1;           // -1: 0
+  float repeat_penalty = -1;  // -1: as above, else 1
   uint64_t seed = 0;
   std::vector<std::string> stop;  // ends before the first of them
   bool ignore_eos = false;
@@ -294,7 +294,7 @@ struct EvalReport {
   double perplexity = 0;
   bool has_reference = false;
   double reference_perplexity = 0;
-  double mean_kl = 0;       // KL(reference || model), nats
+  double mean_kl = 0;  // KL(reference || model), nats
   double top1_agreement = 0;
   std::vector<EvalPosition> worst;  // by KL, at most 10
 };

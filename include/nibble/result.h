@@ -44,7 +44,7 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}               // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}                  // NOLINT
   Result(Failure failure) : state_(std::in_place_index<1>, std::move(failure.error)) {}  // NOLINT
 
   bool has_value() const noexcept { return state_.index() == 0; }
@@ -97,9 +97,9 @@ class [[nodiscard]] Result<void> {
 #define NIBBLE_CONCAT(a, b) NIBBLE_CONCAT_(a, b)
 
 // Returns the error of `expr` (a Result) from the enclosing function, if it has one.
-#define NIBBLE_TRY(expr)                                                   \
-  do {                                                                     \
-    auto nibble_try_ = (expr);                                             \
+#define NIBBLE_TRY(expr)                                                     \
+  do {                                                                       \
+    auto nibble_try_ = (expr);                                               \
     if (!nibble_try_) return ::nibble::fail(std::move(nibble_try_).error()); \
   } while (false)
 

@@ -1,4 +1,5 @@
-// nibble::bench, bench_kernels and measure_machine: rates beside the limits measured in the same call.
+// nibble::bench, bench_kernels and measure_machine: rates beside the limits measured in the same
+// call.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ std::string main_kernel(const Plan& plan, int64_t m) {
 }
 
 // The shortest time that one pass over M tokens could take: every weight's bytes read once, or all
-// products at the fastest unit's rate, whichever is longer. Logits are made for the last token only.
+// products at the fastest unit's rate, whichever is longer. Logits are made for the last token
+// only.
 double limit_seconds(const Model::Impl& model, const MachineReport& machine, int64_t m) {
   double bytes = 0;
   double products = 0;

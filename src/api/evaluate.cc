@@ -90,7 +90,8 @@ Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int
                                   const Model* reference, const Progress& progress) {
   if (!model.has_tokenizer()) return fail(ErrorCode::kNotFound, model.tokenizer_error());
   if (ctx < 2) {
-    return fail(ErrorCode::kUsage, fmt::format("--ctx: a window needs 2 tokens or more, found {}", ctx));
+    return fail(ErrorCode::kUsage,
+                fmt::format("--ctx: a window needs 2 tokens or more, found {}", ctx));
   }
   if (reference != nullptr && reference->vocab_size() != model.vocab_size()) {
     return fail(ErrorCode::kUsage,
@@ -100,8 +101,9 @@ Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int
   }
   NIBBLE_ASSIGN(std::vector<int32_t> ids, model.tokenizer().encode(text));
   if (ids.size() < 2) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("the text has {} tokens; two are needed for one prediction", ids.size()));
+    return fail(
+        ErrorCode::kUsage,
+        fmt::format("the text has {} tokens; two are needed for one prediction", ids.size()));
   }
   Tally tally;
   const std::span<const int32_t> all(ids);
@@ -109,7 +111,8 @@ Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int
   for (size_t begin = 0, window = 0; begin < ids.size(); begin += step, ++window) {
     const auto tokens = all.subspan(begin, std::min(step, ids.size() - begin));
     if (tokens.size() < 2) continue;
-    NIBBLE_TRY(run_window(*model.shared(), reference == nullptr ? nullptr : reference->shared().get(),
+    NIBBLE_TRY(run_window(*model.shared(),
+                          reference == nullptr ? nullptr : reference->shared().get(),
                           static_cast<int64_t>(window), tokens, tally));
     if (progress && !progress("eval", begin + tokens.size(), ids.size())) {
       return fail(ErrorCode::kCancelled, "cancelled");
@@ -152,8 +155,8 @@ class RelativeError {
   double norm_ = 0;
 };
 
-// For each row of `a` the row of `b` that means the same. GGUF files hold the rows of q and k so that
-// neighbours turn together (2 i, 2 i + 1), folders so that halves do (i, i + d / 2).
+// For each row of `a` the row of `b` that means the same. GGUF files hold the rows of q and k so
+// that neighbours turn together (2 i, 2 i + 1), folders so that halves do (i, i + d / 2).
 std::vector<int64_t> matching_rows(std::string_view key, int64_t n, const layers::DecoderSpec& a,
                                    const layers::DecoderSpec& b) {
   std::vector<int64_t> rows(static_cast<size_t>(n));
@@ -213,21 +216,21 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
                           }));
   std::map<std::string, double> activation_errors;
   NIBBLE_ASSIGN(Sequence run_b, sequence_of(b, capacity));
-  NIBBLE_TRY(run_b.append(tokens, {}, {},
-                          [&](std::string_view module, const float* y, int64_t m, int64_t n) {
-                            const auto found = outputs.find(key(module));
-                            const auto count = static_cast<size_t>(m * n);
-                            if (found == outputs.end() || found->second.size() != count) return;
-                            const std::vector<int64_t> rows =
-                                matching_rows(key(module), n, a.decoder.spec, b.decoder.spec);
-                            RelativeError error;
-                            for (size_t i = 0; i < count; ++i) {
-                              const size_t row = i / static_cast<size_t>(n) * static_cast<size_t>(n);
-                              const auto to = static_cast<size_t>(rows[i - row]);
-                              error.add({&found->second[i], 1}, {y + row + to, 1});
-                            }
-                            activation_errors[key(module)] = error.value();
-                          }));
+  NIBBLE_TRY(run_b.append(
+      tokens, {}, {}, [&](std::string_view module, const float* y, int64_t m, int64_t n) {
+        const auto found = outputs.find(key(module));
+        const auto count = static_cast<size_t>(m * n);
+        if (found == outputs.end() || found->second.size() != count) return;
+        const std::vector<int64_t> rows =
+            matching_rows(key(module), n, a.decoder.spec, b.decoder.spec);
+        RelativeError error;
+        for (size_t i = 0; i < count; ++i) {
+          const size_t row = i / static_cast<size_t>(n) * static_cast<size_t>(n);
+          const auto to = static_cast<size_t>(rows[i - row]);
+          error.add({&found->second[i], 1}, {y + row + to, 1});
+        }
+        activation_errors[key(module)] = error.value();
+      }));
   std::vector<CompareRow> rows;
   for (const auto& [name, linear_a] : linears_a) {
     const auto found = linears_b.find(name);
@@ -236,10 +239,10 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
     }
     const layers::Linear& linear_b = *found->second;
     if (linear_a->n() != linear_b.n() || linear_a->k() != linear_b.k()) {
-      return fail(ErrorCode::kUsage, fmt::format("{} is ({}, {}) in the first model and ({}, {}) in "
-                                                 "the second",
-                                                 name, linear_a->n(), linear_a->k(), linear_b.n(),
-                                                 linear_b.k()));
+      return fail(ErrorCode::kUsage,
+                  fmt::format("{} is ({}, {}) in the first model and ({}, {}) in "
+                              "the second",
+                              name, linear_a->n(), linear_a->k(), linear_b.n(), linear_b.k()));
     }
     const std::vector<int64_t> order =
         matching_rows(name, linear_b.n(), a.decoder.spec, b.decoder.spec);

@@ -68,19 +68,19 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
   }
   // One prompt batch of activations: the widest rows of the decoder, float32.
   constexpr uint64_t kBatch = 512;
-  const uint64_t row = static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn +
-                                             2 * spec.heads * spec.head_dim +
-                                             2 * spec.kv_heads * spec.head_dim);
+  const uint64_t row =
+      static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 2 * spec.heads * spec.head_dim +
+                            2 * spec.kv_heads * spec.head_dim);
   out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   constexpr int64_t kMany = 4096;  // pages are whole at this length
-  out.kv_per_token = static_cast<uint64_t>(
-      layers::DecoderCache::bytes_for(spec, options.kv_type, kMany) / kMany);
+  out.kv_per_token =
+      static_cast<uint64_t>(layers::DecoderCache::bytes_for(spec, options.kv_type, kMany) / kMany);
   out.available = static_cast<uint64_t>(options.plan.hardware.memory_bytes);
   out.model_ctx = spec.context;
   const uint64_t fixed = out.weights + out.other;
   const uint64_t room = out.available > fixed ? out.available - fixed : 0;
-  out.longest_ctx = static_cast<int64_t>(
-      std::min(static_cast<uint64_t>(spec.context), room / std::max<uint64_t>(1, out.kv_per_token)));
+  out.longest_ctx = static_cast<int64_t>(std::min(static_cast<uint64_t>(spec.context),
+                                                  room / std::max<uint64_t>(1, out.kv_per_token)));
   out.ctx = ctx > 0 ? ctx : out.longest_ctx;
   out.kv_at_ctx = out.kv_per_token * static_cast<uint64_t>(out.ctx);
   out.peak_load = out.weights + out.other + largest_module;
@@ -105,8 +105,8 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   for (const tensor::TensorInfo& info : checkpoint.tensors()) out.file_bytes += info.bytes;
   for (int64_t i = 0; i < plan.spec.layers; ++i) {
     const std::string type = kernels::name(options.kv_type);
-    out.kv.push_back({fmt::format("model.layers.{}.self_attn", i), type, type, "default",
-                      "default"});
+    out.kv.push_back(
+        {fmt::format("model.layers.{}.self_attn", i), type, type, "default", "default"});
   }
   out.tensors_total = plan.tensors_total;
   out.tensors_used = plan.tensors_used;
@@ -118,9 +118,9 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   for (const std::string& warning : checkpoint.warnings()) out.warnings.push_back(warning);
   out.problems = plan.problems;
   if (out.memory.weights + out.memory.other > out.memory.available && out.memory.available > 0) {
-    out.problems.push_back(fmt::format(
-        "the weights need {} MiB of memory and this machine has {} MiB",
-        (out.memory.weights + out.memory.other) >> 20, out.memory.available >> 20));
+    out.problems.push_back(
+        fmt::format("the weights need {} MiB of memory and this machine has {} MiB",
+                    (out.memory.weights + out.memory.other) >> 20, out.memory.available >> 20));
   }
   return out;
 }

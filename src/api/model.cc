@@ -29,8 +29,8 @@ Result<int64_t> context_of(const Plan& plan, int64_t asked, std::vector<std::str
   const MemoryPlan& memory = plan.memory;
   if (asked > 0) {
     if (asked > memory.model_ctx) {
-      notes.push_back(fmt::format("--ctx {}: the model was trained for {} tokens", asked,
-                                  memory.model_ctx));
+      notes.push_back(
+          fmt::format("--ctx {}: the model was trained for {} tokens", asked, memory.model_ctx));
     }
     return asked;
   }
@@ -49,8 +49,7 @@ Result<int64_t> context_of(const Plan& plan, int64_t asked, std::vector<std::str
 Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Options& options,
                                                const Progress& progress) {
   NIBBLE_ASSIGN(api::ParsedOptions parsed, api::parse_options(options, true));
-  NIBBLE_ASSIGN(Checkpoint opened,
-                Checkpoint::open(path, {.mmap = options.mmap && !parsed.eager}));
+  NIBBLE_ASSIGN(Checkpoint opened, Checkpoint::open(path, {.mmap = options.mmap && !parsed.eager}));
   auto impl = std::make_shared<Model::Impl>(Model::Impl{.checkpoint = std::move(opened)});
   NIBBLE_ASSIGN(load::LoadPlan plan, load::make_plan(impl->checkpoint, parsed.plan));
   impl->plan = api::to_plan(path, impl->checkpoint, plan, parsed, options.ctx);
@@ -77,10 +76,9 @@ Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Op
       return progress(module, done, total);
     };
   }
-  NIBBLE_ASSIGN(impl->decoder,
-                load::fill(impl->checkpoint, plan,
-                           {.dummy = parsed.dummy, .prefetch = parsed.prefetch}, *impl->stream,
-                           on_module));
+  NIBBLE_ASSIGN(impl->decoder, load::fill(impl->checkpoint, plan,
+                                          {.dummy = parsed.dummy, .prefetch = parsed.prefetch},
+                                          *impl->stream, on_module));
   impl->options = std::move(parsed);
   return impl;
 }
@@ -132,8 +130,7 @@ struct Session::Impl {
 Session::Session(const Model& model) : impl_(std::make_unique<Impl>()) {
   impl_->model = model.shared();
   Model::Impl& m = *impl_->model;
-  auto sequence =
-      generate::Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, m.ctx);
+  auto sequence = generate::Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, m.ctx);
   if (sequence) {
     impl_->sequence.emplace(std::move(*sequence));
   } else {
@@ -191,10 +188,9 @@ Failure out_of_memory() {
 
 }  // namespace
 
-Result<Generated> Session::generate(std::span<const int32_t> prompt,
-                                    const GenerateOptions& options, const OnText& on_text,
-                                    const Progress& progress) try {
-  NIBBLE_ASSIGN(generate::Sequence* sequence, impl_->ready());
+Result<Generated> Session::generate(std::span<const int32_t> prompt, const GenerateOptions& options,
+                                    const OnText& on_text, const Progress& progress) try {
+  NIBBLE_ASSIGN(generate::Sequence * sequence, impl_->ready());
   const Model::Impl& model = *impl_->model;
   generate::PromptProgress on_batch;
   if (progress) {
@@ -203,9 +199,9 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt,
     };
   }
   NIBBLE_ASSIGN(generate::Generation made,
-                generate::generate(*sequence,
-                                   model.tokenizer_impl ? &model.tokenizer_impl->tokenizer : nullptr,
-                                   prompt, settings_of(model, options), on_text, on_batch));
+                generate::generate(
+                    *sequence, model.tokenizer_impl ? &model.tokenizer_impl->tokenizer : nullptr,
+                    prompt, settings_of(model, options), on_text, on_batch));
   Generated out;
   out.text = std::move(made.text);
   out.timings = {static_cast<int64_t>(prompt.size()), static_cast<int64_t>(made.tokens.size()),
@@ -218,7 +214,7 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt,
 }
 
 Result<void> Session::logits(std::span<const int32_t> ids, const OnRow& on_row) try {
-  NIBBLE_ASSIGN(generate::Sequence* sequence, impl_->ready());
+  NIBBLE_ASSIGN(generate::Sequence * sequence, impl_->ready());
   return sequence->append(ids, on_row);
 } catch (const std::bad_alloc&) {
   return out_of_memory();

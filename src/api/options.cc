@@ -52,10 +52,10 @@ Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions
   plan.policy.isa = isa;
   if (plan.hardware.has(isa)) return {};
   if (for_run) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--isa {}: this machine ({}) does not have it; its best is {}",
-                            options.isa, plan.hardware.cpu_model,
-                            device::name(plan.hardware.best_isa())));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--isa {}: this machine ({}) does not have it; its best is {}", options.isa,
+                    plan.hardware.cpu_model, device::name(plan.hardware.best_isa())));
   }
   const int64_t memory = plan.hardware.memory_bytes;
   plan.hardware = device::hardware_with(isa);
@@ -104,20 +104,24 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                             "option out",
                             options.dtype));
   }
-  NIBBLE_ASSIGN(const int kv,
-                value_of<int>("--kv-cache-dtype", options.kv_cache_dtype,
-                              {{"auto", 0}, {"f32", 1}, {"bf16", 2}, {"f16", 3},
-                               {"fp8_e4m3", 4}, {"fp8_e5m2", 4}, {"int8", 4}}));
+  NIBBLE_ASSIGN(const int kv, value_of<int>("--kv-cache-dtype", options.kv_cache_dtype,
+                                            {{"auto", 0},
+                                             {"f32", 1},
+                                             {"bf16", 2},
+                                             {"f16", 3},
+                                             {"fp8_e4m3", 4},
+                                             {"fp8_e5m2", 4},
+                                             {"int8", 4}}));
   if (kv == 4) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("--kv-cache-dtype {}: this version keeps caches in f32, bf16 or f16",
                             options.kv_cache_dtype));
   }
   const bool exact = out.plan.policy.precision == Precision::kExact;
-  out.kv_type = kv == 1                ? KvType::kF32
-                 : kv == 2              ? KvType::kBf16
-                 : kv == 3 || !exact    ? KvType::kF16
-                                        : KvType::kF32;
+  out.kv_type = kv == 1             ? KvType::kF32
+                : kv == 2           ? KvType::kBf16
+                : kv == 3 || !exact ? KvType::kF16
+                                    : KvType::kF32;
   out.plan.quantization = options.quantization;
   out.plan.overrides = options.overrides;
   if (options.threads < 0 || options.threads > 1024) {
@@ -127,14 +131,13 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   out.threads = options.threads > 0 ? options.threads : std::max(1, out.plan.hardware.cores);
   NIBBLE_ASSIGN(out.dummy, value_of<bool>("--load-format", options.load_format,
                                           {{"auto", false}, {"dummy", true}}));
-  NIBBLE_ASSIGN(const int strategy,
-                value_of<int>("--load-strategy", options.load_strategy,
-                              {{"lazy", 0}, {"eager", 1}, {"prefetch", 2}}));
+  NIBBLE_ASSIGN(const int strategy, value_of<int>("--load-strategy", options.load_strategy,
+                                                  {{"lazy", 0}, {"eager", 1}, {"prefetch", 2}}));
   out.eager = strategy == 1;
   out.prefetch = strategy == 2;
   if (options.ctx < 0) {
-    return fail(ErrorCode::kUsage, fmt::format("--ctx: expected a number of tokens, found {}",
-                                               options.ctx));
+    return fail(ErrorCode::kUsage,
+                fmt::format("--ctx: expected a number of tokens, found {}", options.ctx));
   }
   return out;
 }

@@ -47,9 +47,9 @@ void scan_floats(const Checkpoint& checkpoint, const tensor::TensorInfo& info,
     return;
   }
   if (const int64_t at = first_not_finite(*view); at >= 0) {
-    findings.push_back({checkpoint.describe(info),
-                        fmt::format("element {} of {} is not a finite number", at,
-                                    tensor::element_count(info.shape).value_or(0))});
+    findings.push_back(
+        {checkpoint.describe(info), fmt::format("element {} of {} is not a finite number", at,
+                                                tensor::element_count(info.shape).value_or(0))});
   }
 }
 
@@ -111,13 +111,11 @@ Result<VerifyReport> verify(const std::string& path, const Options& options,
   return report;
 }
 
-Result<Matrix> weights(const std::string& path, const std::string& module,
-                       const Options& options) {
+Result<Matrix> weights(const std::string& path, const std::string& module, const Options& options) {
   NIBBLE_ASSIGN(api::ParsedOptions parsed, api::parse_options(options, false));
   NIBBLE_ASSIGN(Checkpoint checkpoint, Checkpoint::open(path, {.mmap = options.mmap}));
   NIBBLE_ASSIGN(load::LoadPlan plan, load::make_plan(checkpoint, parsed.plan));
-  const std::string wanted =
-      checkpoint.gguf() != nullptr ? load::gguf_module_name(module) : module;
+  const std::string wanted = checkpoint.gguf() != nullptr ? load::gguf_module_name(module) : module;
   for (const load::PlannedModule& planned : plan.modules) {
     if (planned.declared.module != wanted) continue;
     NIBBLE_ASSIGN(tensor::QuantizedWeight weight, load::canonical_weight(checkpoint, planned));
@@ -141,8 +139,9 @@ Result<Matrix> weights(const std::string& path, const std::string& module,
     }
     known += (known.empty() ? "" : ", ") + planned.declared.module;
   }
-  return fail(ErrorCode::kNotFound, fmt::format("{}: there is no module \"{}\" with a weight; there are {}",
-                                                path, module, known));
+  return fail(ErrorCode::kNotFound,
+              fmt::format("{}: there is no module \"{}\" with a weight; there are {}", path, module,
+                          known));
 }
 
 }  // namespace nibble

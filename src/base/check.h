@@ -12,8 +12,8 @@ void set_check_handler(CheckHandler handler) noexcept;
 
 }  // namespace nibble::base
 
-#define NIBBLE_CHECK(condition)                                                        \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      ::nibble::base::check_failed(#condition, __FILE__, __LINE__);                    \
+#define NIBBLE_CHECK(condition)                                     \
+  do {                                                              \
+    if (!(condition)) [[unlikely]]                                  \
+      ::nibble::base::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -45,8 +45,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     // nlohmann's text begins with "[json.exception...] "; what follows the last ": " is the reason.
     std::string_view text = e.what();
     if (size_t end = text.find("] "); end != text.npos) text.remove_prefix(end + 2);
-    error_ = fmt::format("{}: not valid JSON at byte {}: {}", where_, position,
-                         text.substr(0, 160));
+    error_ =
+        fmt::format("{}: not valid JSON at byte {}: {}", where_, position, text.substr(0, 160));
     return false;
   }
 
@@ -166,8 +166,9 @@ void Json::set_where(std::string where) {
   set_shared_where(std::make_shared<const std::string>(std::move(where)));
 }
 
-// Objects below get their own path, so that a message deep inside still says where it stands. A path
-// stops growing at some length: else a file of long keys above many objects takes their product.
+// Objects below get their own path, so that a message deep inside still says where it stands. A
+// path stops growing at some length: else a file of long keys above many objects takes their
+// product.
 void Json::set_shared_where(std::shared_ptr<const std::string> where) {
   where_ = std::move(where);
   if (!is_object()) return;
@@ -191,8 +192,8 @@ std::string Json::describe() const {
 }
 
 Failure Json::wrong_type(std::string_view key, const char* expected, const Json& found) const {
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("{}: {}: expected {}, found {}", where(), key, expected, found.describe()));
+  return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected {}, found {}", where(), key,
+                                               expected, found.describe()));
 }
 
 Result<const Json*> Json::member(std::string_view key) const {
@@ -243,7 +244,8 @@ Result<std::vector<std::string>> Json::get_strings_or_empty(std::string_view key
 }
 
 std::string Json::dump(int indent) const {
-  return to_nlohmann(*this).dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return to_nlohmann(*this).dump(indent, ' ', false,
+                                 nlohmann::ordered_json::error_handler_t::replace);
 }
 
 Result<Json> parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {

@@ -1,5 +1,5 @@
-// A JSON document as a value, parsed strictly: duplicate keys, depth and size are checked, the order
-// of keys and the difference between integers and reals are kept. (The parser underneath is
+// A JSON document as a value, parsed strictly: duplicate keys, depth and size are checked, the
+// order of keys and the difference between integers and reals are kept. (The parser underneath is
 // nlohmann-json's SAX reader, private to json.cc.)
 //
 //   NIBBLE_ASSIGN(Json config, parse_json(text, "config.json"));
@@ -51,7 +51,9 @@ class Json {
   // Precondition of each: the matching is_...().
   bool as_bool() const { return *std::get_if<1>(&value_); }
   int64_t as_int() const { return *std::get_if<2>(&value_); }
-  double as_double() const { return is_int() ? static_cast<double>(as_int()) : *std::get_if<3>(&value_); }
+  double as_double() const {
+    return is_int() ? static_cast<double>(as_int()) : *std::get_if<3>(&value_);
+  }
   const std::string& as_string() const { return *std::get_if<4>(&value_); }
   const JsonArray& as_array() const { return **std::get_if<5>(&value_); }
   const JsonObject& as_object() const { return **std::get_if<6>(&value_); }
@@ -64,7 +66,8 @@ class Json {
   void push_back(Json value);             // makes an array of a null
 
   // Typed members; the error names this document (see set_where), the key, expected and found.
-  // The ..._or forms give the default when the key is absent or null, and an error for a wrong type.
+  // The ..._or forms give the default when the key is absent or null, and an error for a wrong
+  // type.
   Result<int64_t> get_int(std::string_view key) const;
   Result<int64_t> get_int_or(std::string_view key, int64_t fallback) const;
   Result<double> get_double(std::string_view key) const;
@@ -100,6 +103,7 @@ struct JsonLimits {
 };
 
 // Parses strict JSON (UTF-8, no comments, one document). `where` names the file in messages.
-Result<Json> parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
+Result<Json> parse_json(std::string_view text, std::string_view where,
+                        const JsonLimits& limits = {});
 
 }  // namespace nibble::base

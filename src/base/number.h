@@ -41,6 +41,8 @@ float f32_from_e2m1(uint8_t code);  // uses the low 4 bits
 uint8_t e2m1_from_f32(float v);     // saturates at 6
 
 // The value of a 4-bit two's complement code in the low bits: 0..7, -8..-1.
-inline int s32_from_s4(uint8_t code) { return static_cast<int8_t>(static_cast<uint8_t>(code << 4)) >> 4; }
+inline int s32_from_s4(uint8_t code) {
+  return static_cast<int8_t>(static_cast<uint8_t>(code << 4)) >> 4;
+}
 
 }  // namespace nibble::base

@@ -18,14 +18,14 @@ const char* name(Isa isa);  // "avx512"
 
 struct Hardware {
   std::string cpu_model;
-  bool avx2 = false;         // with FMA and F16C, enabled by the operating system
-  bool avx_vnni = false;     // the 256-bit VEX form
-  bool avx512 = false;       // F, BW, VL, DQ and VNNI
+  bool avx2 = false;      // with FMA and F16C, enabled by the operating system
+  bool avx_vnni = false;  // the 256-bit VEX form
+  bool avx512 = false;    // F, BW, VL, DQ and VNNI
   bool avx512_bf16 = false;
   bool avx512_vbmi = false;
-  bool amx = false;          // tile, int8, bf16, and the permission to use them
-  int cores = 1;             // physical cores this process may use
-  int64_t l2_bytes = 0;      // per core
+  bool amx = false;      // tile, int8, bf16, and the permission to use them
+  int cores = 1;         // physical cores this process may use
+  int64_t l2_bytes = 0;  // per core
   int64_t l3_bytes = 0;
   int64_t memory_bytes = 0;
 

@@ -13,7 +13,8 @@ Result<Sequence> Sequence::create(const layers::Decoder& decoder, device::Stream
                                   const kernels::Ops& ops, kernels::KvType kv_type,
                                   int64_t capacity) {
   NIBBLE_ASSIGN(layers::Runner runner, layers::Runner::create(decoder, ops));
-  NIBBLE_ASSIGN(layers::DecoderCache cache, layers::DecoderCache::create(decoder.spec, kv_type, capacity));
+  NIBBLE_ASSIGN(layers::DecoderCache cache,
+                layers::DecoderCache::create(decoder.spec, kv_type, capacity));
   return Sequence(decoder, stream, ops, kv_type, capacity, std::move(runner), std::move(cache));
 }
 
@@ -105,7 +106,8 @@ Error Sequence::blame() const {
   for (int64_t done = 0; runner && cache && !found && done < length(); done += kBatch) {
     const auto m = static_cast<size_t>(std::min(kBatch, length() - done));
     const std::span<const int32_t> all(tokens_);
-    if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache, ear)) {
+    if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
+                         ear)) {
       break;
     }
   }

@@ -1,5 +1,5 @@
-// A decoder-only transformer: what a model declares (DecoderSpec), what loading fills (Decoder), and
-// the forward pass. It knows no architecture by name and no file.
+// A decoder-only transformer: what a model declares (DecoderSpec), what loading fills (Decoder),
+// and the forward pass. It knows no architecture by name and no file.
 #pragma once
 
 #include <array>
@@ -20,9 +20,18 @@ namespace nibble::layers {
 
 // The tensors of a decoder by their part; names hold "{}" where the layer's number goes.
 enum class Part : uint8_t {
-  kEmbedding, kFinalNorm, kLmHead,
-  kAttentionNorm, kQ, kK, kV, kO,
-  kFfnNorm, kGate, kUp, kDown,
+  kEmbedding,
+  kFinalNorm,
+  kLmHead,
+  kAttentionNorm,
+  kQ,
+  kK,
+  kV,
+  kO,
+  kFfnNorm,
+  kGate,
+  kUp,
+  kDown,
   kCount,
 };
 using PartNames = std::array<std::string, static_cast<size_t>(Part::kCount)>;
@@ -110,8 +119,7 @@ class Runner {
   // cache and returns the final hidden states (m, hidden), valid until the next call. `length` is
   // the length of the whole sequence this batch is part of (see kernels::Rope::frequencies).
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
-                               int64_t length, DecoderCache& cache,
-                               const Listener& listener = {});
+                               int64_t length, DecoderCache& cache, const Listener& listener = {});
 
   // logits (m, vocab) of hidden states (m, hidden).
   void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
@@ -127,17 +135,17 @@ class Runner {
   kernels::Ops ops_;
   kernels::Rope rope_;
   kernels::RopeRows rope_rows_;
-  int64_t capacity_ = 0;   // rows the buffers below hold
-  tensor::Buffer memory_;  // one allocation, cut into the following, each (capacity, ...)
-  float* x_ = nullptr;        // hidden: the residual stream
-  float* normed_ = nullptr;   // hidden
-  float* delta_ = nullptr;    // hidden: what a block adds
-  float* q_ = nullptr;        // heads * head_dim
-  float* k_ = nullptr;        // kv_heads * head_dim
-  float* v_ = nullptr;        // kv_heads * head_dim
-  float* mixed_ = nullptr;    // heads * head_dim: the output of attention
-  float* gate_ = nullptr;     // ffn
-  float* up_ = nullptr;       // ffn
+  int64_t capacity_ = 0;     // rows the buffers below hold
+  tensor::Buffer memory_;    // one allocation, cut into the following, each (capacity, ...)
+  float* x_ = nullptr;       // hidden: the residual stream
+  float* normed_ = nullptr;  // hidden
+  float* delta_ = nullptr;   // hidden: what a block adds
+  float* q_ = nullptr;       // heads * head_dim
+  float* k_ = nullptr;       // kv_heads * head_dim
+  float* v_ = nullptr;       // kv_heads * head_dim
+  float* mixed_ = nullptr;   // heads * head_dim: the output of attention
+  float* gate_ = nullptr;    // ffn
+  float* up_ = nullptr;      // ffn
 };
 
 }  // namespace nibble::layers

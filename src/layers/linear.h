@@ -22,7 +22,7 @@ struct Linear {
 
 struct LinearOutput {
   const Linear* linear;
-  float* y;     // (m, N), row stride ldy
+  float* y;  // (m, N), row stride ldy
   int64_t ldy;
 };
 

@@ -31,8 +31,8 @@ std::vector<float> to_floats(const tensor::TensorView& view) {
     } else {
       uint16_t code;
       std::memcpy(&code, view.data + i * 2, 2);
-      out[static_cast<size_t>(i)] = view.dtype == tensor::DType::kF16 ? base::f32_from_f16(code)
-                                                                      : base::f32_from_bf16(code);
+      out[static_cast<size_t>(i)] =
+          view.dtype == tensor::DType::kF16 ? base::f32_from_f16(code) : base::f32_from_bf16(code);
     }
   }
   return out;
@@ -111,9 +111,8 @@ void place(Decoder& decoder, const PlannedModule& module, Loaded loaded) {
 Result<void> check_finite(const std::vector<float>& values, std::string_view where) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!(values[i] - values[i] == 0)) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: element {} is {}, expected a finite number", where, i,
-                              values[i]));
+      return fail(ErrorCode::kCorrupt, fmt::format("{}: element {} is {}, expected a finite number",
+                                                   where, i, values[i]));
     }
   }
   return {};

@@ -1,5 +1,5 @@
-// Carries a plan out: reads each module's tensors, makes them canonical, packs them, gives the source
-// pages back.
+// Carries a plan out: reads each module's tensors, makes them canonical, packs them, gives the
+// source pages back.
 #pragma once
 
 #include <cstdint>

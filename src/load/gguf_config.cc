@@ -107,10 +107,14 @@ Result<void> copy_rope(const GgufMetadata& meta, std::string_view prefix, Json& 
 }
 
 constexpr std::pair<std::string_view, std::string_view> kModuleNames[] = {
-    {"self_attn.q_proj", "attn_q"},     {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},     {"self_attn.o_proj", "attn_output"},
-    {"mlp.gate_proj", "ffn_gate"},      {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},      {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"input_layernorm", "attn_norm"},
     {"post_attention_layernorm", "ffn_norm"},
 };
 
@@ -124,10 +128,11 @@ Result<Json> config_from_gguf(const checkpoint::Checkpoint& checkpoint) {
     if (a.name == name) known = &a;
   }
   if (known == nullptr) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: general.architecture: \"{}\" is not a model nibble can run yet; it "
-                            "knows llama",
-                            meta.where(), name));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: general.architecture: \"{}\" is not a model nibble can run yet; it "
+                    "knows llama",
+                    meta.where(), name));
   }
   Json config = Json::object();
   config.set("architectures", Json(base::JsonArray{Json(known->architecture)}));
@@ -146,10 +151,9 @@ Result<Json> config_from_gguf(const checkpoint::Checkpoint& checkpoint) {
 }
 
 layers::PartNames gguf_part_names() {
-  return {"token_embd",       "output_norm",       "output",
-          "blk.{}.attn_norm", "blk.{}.attn_q",     "blk.{}.attn_k",   "blk.{}.attn_v",
-          "blk.{}.attn_output", "blk.{}.ffn_norm", "blk.{}.ffn_gate", "blk.{}.ffn_up",
-          "blk.{}.ffn_down"};
+  return {"token_embd",      "output_norm",     "output",        "blk.{}.attn_norm",
+          "blk.{}.attn_q",   "blk.{}.attn_k",   "blk.{}.attn_v", "blk.{}.attn_output",
+          "blk.{}.ffn_norm", "blk.{}.ffn_gate", "blk.{}.ffn_up", "blk.{}.ffn_down"};
 }
 
 std::string gguf_module_name(std::string_view module) {

@@ -8,8 +8,8 @@
 
 namespace nibble::load {
 
-// `general.architecture` and its hyper-parameters as a config.json would spell them, so that a model
-// is declared once for both kinds of file. Error: an architecture without such a mapping.
+// `general.architecture` and its hyper-parameters as a config.json would spell them, so that a
+// model is declared once for both kinds of file. Error: an architecture without such a mapping.
 Result<base::Json> config_from_gguf(const checkpoint::Checkpoint& checkpoint);
 
 // "blk.{}.attn_q" and so on (the names of gguf's constants.py, tensor_mapping for LLM_ARCH llama).

@@ -60,8 +60,8 @@ Result<void> apply_override(base::Json& config, std::string_view key, const std:
   const base::Json* inner = config.find(head);
   base::Json child = inner != nullptr ? *inner : base::Json::object();
   if (!child.is_object()) {
-    return fail(ErrorCode::kUsage, fmt::format("--override {}: {} is {}, not an object", key, head,
-                                               child.describe()));
+    return fail(ErrorCode::kUsage,
+                fmt::format("--override {}: {} is {}, not an object", key, head, child.describe()));
   }
   NIBBLE_TRY(apply_override(child, key.substr(dot + 1), text));
   config.set(head, std::move(child));
@@ -113,12 +113,12 @@ class Planner {
   }
 
   Result<void> find_scheme() {
-    NIBBLE_ASSIGN(source_, quant::find_quantization(
-                               &plan_.config, checkpoint_.hf_quant_config(),
-                               checkpoint_.quantize_config(),
-                               checkpoint_.quantize_config() == nullptr
-                                   ? std::string_view()
-                                   : std::string_view(checkpoint_.quantize_config()->where())));
+    NIBBLE_ASSIGN(source_,
+                  quant::find_quantization(
+                      &plan_.config, checkpoint_.hf_quant_config(), checkpoint_.quantize_config(),
+                      checkpoint_.quantize_config() == nullptr
+                          ? std::string_view()
+                          : std::string_view(checkpoint_.quantize_config()->where())));
     quant::CheckpointFacts facts;
     facts.gguf = checkpoint_.gguf() != nullptr;
     facts.config = &plan_.config;
@@ -126,8 +126,7 @@ class Planner {
     facts.quantization_where = source_.where;
     facts.method = source_.method;
     facts.tensors = lookup_;
-    NIBBLE_ASSIGN(const quant::Scheme* scheme,
-                  quant::detect_scheme(facts, options_.quantization));
+    NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     plan_.scheme = scheme->name;
     plan_.claims = source_.dictionary == nullptr
@@ -141,7 +140,8 @@ class Planner {
   void plan_modules() {
     const DecoderSpec& spec = plan_.spec;
     const bool separate_head = has_separate_head();
-    add_module(Part::kEmbedding, 0, {spec.module(Part::kEmbedding), spec.vocab, spec.hidden, false});
+    add_module(Part::kEmbedding, 0,
+               {spec.module(Part::kEmbedding), spec.vocab, spec.hidden, false});
     for (const layers::DeclaredLinear& linear : layers::declared_linears(spec)) {
       add_module(linear.part, linear.layer,
                  {spec.module(linear.part, linear.layer), linear.n, linear.k, linear.bias});
@@ -168,10 +168,9 @@ class Planner {
     }
     if (!any) return false;
     if (plain != nullptr && tensor::is_plain_float(plain->dtype)) {
-      expected_unused_.emplace_back(
-          head + ".weight",
-          fmt::format("config.json says tie_word_embeddings: {} is used",
-                      spec.module(Part::kEmbedding)));
+      expected_unused_.emplace_back(head + ".weight",
+                                    fmt::format("config.json says tie_word_embeddings: {} is used",
+                                                spec.module(Part::kEmbedding)));
       return false;
     }
     plan_.notes.push_back(
@@ -214,8 +213,8 @@ class Planner {
       if (plan_.rope_factors != nullptr) {
         used_.insert(plan_.rope_factors);
         const quant::WeightSpec expected{.suffix = "rope_freqs.weight",
-                                   .dtypes = {tensor::DType::kF32},
-                                   .shape = {spec.rope.rotary_dim / 2}};
+                                         .dtypes = {tensor::DType::kF32},
+                                         .shape = {spec.rope.rotary_dim / 2}};
         if (auto ok = check_tensor(expected, *plan_.rope_factors); !ok) {
           plan_.problems.push_back(ok.error().message);
         }

@@ -1,6 +1,6 @@
-// The plan of a checkpoint on a machine: for every layer its scheme, format, packing and kernels, and
-// for every stored tensor what becomes of it. Made from headers only; `inspect` shows it and `fill`
-// carries it out, so what is printed is what runs.
+// The plan of a checkpoint on a machine: for every layer its scheme, format, packing and kernels,
+// and for every stored tensor what becomes of it. Made from headers only; `inspect` shows it and
+// `fill` carries it out, so what is printed is what runs.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,8 @@ struct UnusedTensor {
 struct LoadPlan {
   base::Json config;  // with overrides; of a GGUF file, made from its metadata
   layers::DecoderSpec spec;
-  std::string scheme;  // the checkpoint's
-  std::string claims;  // what it says of itself, in a line
+  std::string scheme;                  // the checkpoint's
+  std::string claims;                  // what it says of itself, in a line
   std::vector<PlannedModule> modules;  // in the order a token meets them
   std::vector<PlannedVector> vectors;
   const tensor::TensorInfo* rope_factors = nullptr;  // GGUF's rope_freqs.weight

@@ -39,10 +39,11 @@ Result<layers::DecoderSpec> declare_model(const base::Json& config) {
     return spec;
   }
   if (claimed.empty() && model_type.empty()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: neither \"architectures\" nor \"model_type\" says what kind of model "
-                            "this is; expected one of {}",
-                            config.where(), fmt::join(architecture_names(), ", ")));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: neither \"architectures\" nor \"model_type\" says what kind of model "
+                    "this is; expected one of {}",
+                    config.where(), fmt::join(architecture_names(), ", ")));
   }
   return fail(ErrorCode::kUnsupported,
               fmt::format("{}: {}: \"{}\" is not a model nibble can run yet; it knows {}",

@@ -87,7 +87,8 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
   NIBBLE_ASSIGN(double theta, with_theta.get_double_or("rope_theta", 10000.0));
   if (!(theta > 0) || !std::isfinite(theta)) {
     return fail(ErrorCode::kCorrupt, fmt::format("{}: rope_theta: expected a positive number, "
-                                                 "found {}", with_theta.where(), theta));
+                                                 "found {}",
+                                                 with_theta.where(), theta));
   }
   rope.theta = theta;
   const Json& with_partial =
@@ -121,9 +122,8 @@ Result<void> read_rope(const Json& config, DecoderSpec& spec) {
   // Phi-3 keeps original_max_position_embeddings at the top level.
   const Json& with_original =
       scaling->find_set("original_max_position_embeddings") != nullptr ? *scaling : config;
-  NIBBLE_ASSIGN(
-      rope.original_max_positions,
-      get_size_or(with_original, "original_max_position_embeddings", spec.max_positions));
+  NIBBLE_ASSIGN(rope.original_max_positions,
+                get_size_or(with_original, "original_max_position_embeddings", spec.max_positions));
   if (rope.type == kernels::RopeType::kLlama3) {
     NIBBLE_ASSIGN(rope.low_freq_factor, get_positive(*scaling, "low_freq_factor", 1));
     NIBBLE_ASSIGN(rope.high_freq_factor, get_positive(*scaling, "high_freq_factor", 4));

@@ -74,8 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
             "there is no head_dim"},
         Lie{"head_dim", "63",
             "config.json: head_dim: expected an even number up to 1024, found 63"},
-        Lie{"rms_norm_eps", "0",
-            "config.json: rms_norm_eps: expected a positive number, found 0"},
+        Lie{"rms_norm_eps", "0", "config.json: rms_norm_eps: expected a positive number, found 0"},
         Lie{"rope_theta", "-1", "config.json: rope_theta: expected a positive number, found -1"},
         Lie{"rope_scaling", "3",
             "config.json: rope_scaling: expected an object, found the integer 3"},
@@ -95,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"sliding_window", "0",
             "config.json: sliding_window: expected a size from 1 to 16777216, found 0"},
         Lie{"architectures", "[]",
-            "config.json: neither \"architectures\" nor \"model_type\" says what kind of model this "
+            "config.json: neither \"architectures\" nor \"model_type\" says what kind of model "
+            "this "
             "is; expected one of LlamaForCausalLM, MistralForCausalLM"},
         Lie{"architectures", "[\"GPT9\"]",
             "config.json: architectures: \"GPT9\" is not a model nibble can run yet; it knows "

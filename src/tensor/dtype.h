@@ -1,7 +1,8 @@
 // What a stored tensor's bytes are: the element types of safetensors and the block types of GGUF.
 //
-// A block type packs `block_elements` consecutive elements of a row into `block_bytes` bytes; a plain
-// type has blocks of one element, but for kE2M1 (two to a byte) and the 6-bit floats (four to three).
+// A block type packs `block_elements` consecutive elements of a row into `block_bytes` bytes; a
+// plain type has blocks of one element, but for kE2M1 (two to a byte) and the 6-bit floats (four to
+// three).
 #pragma once
 
 #include <cstdint>

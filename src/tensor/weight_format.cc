@@ -16,14 +16,14 @@ struct ElementInfo {
 };
 
 constexpr ElementInfo kElements[] = {
-    {"f32", 32},      {"f16", 16}, {"bf16", 16}, {"e4m3", 8}, {"e4m3fnuz", 8}, {"e5m2", 8},
-    {"e5m2fnuz", 8},  {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s6", 6},
-    {"s5", 5},        {"s4", 4},   {"s3", 3},    {"s2", 2},   {"u8", 8},       {"u6", 6},
-    {"u5", 5},        {"u4", 4},   {"u3", 3},    {"u2", 2},
+    {"f32", 32},     {"f16", 16}, {"bf16", 16}, {"e4m3", 8}, {"e4m3fnuz", 8}, {"e5m2", 8},
+    {"e5m2fnuz", 8}, {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s6", 6},
+    {"s5", 5},       {"s4", 4},   {"s3", 3},    {"s2", 2},   {"u8", 8},       {"u6", 6},
+    {"u5", 5},       {"u4", 4},   {"u3", 3},    {"u2", 2},
 };
 
-// NormalFloat4: the quantiles of a normal distribution that QLoRA (Dettmers et al. 2023, appendix E)
-// defines; bitsandbytes' table.
+// NormalFloat4: the quantiles of a normal distribution that QLoRA (Dettmers et al. 2023, appendix
+// E) defines; bitsandbytes' table.
 constexpr float kNF4[16] = {-1.0f,
                             -0.6961928009986877f,
                             -0.5250730514526367f,
@@ -41,7 +41,7 @@ constexpr float kNF4[16] = {-1.0f,
                             0.7229568362236023f,
                             1.0f};
 // bitsandbytes' FP4: sign, then 0, 0.0625/12.., normalised by 12.
-constexpr float kFP4[8] = {0.0f,         0.0052083333f, 0.66666667f, 1.0f,
+constexpr float kFP4[8] = {0.0f,        0.0052083333f, 0.66666667f, 1.0f,
                            0.33333333f, 0.5f,          0.16666667f, 0.25f};
 
 }  // namespace

@@ -8,9 +8,9 @@
 //   g    = k / group_k            (the last group may be short)
 //   s(n) = n / group_n
 //
-// `value` is the integer itself for s*/u* types and the decoded number for float types. `zero` is an
-// integer zero point, `offset` a float minimum (GGUF's Q4_1, Q4_K ...); a format has at most one of
-// the two. Unscaled floats have neither scale, zero nor offset.
+// `value` is the integer itself for s*/u* types and the decoded number for float types. `zero` is
+// an integer zero point, `offset` a float minimum (GGUF's Q4_1, Q4_K ...); a format has at most one
+// of the two. Unscaled floats have neither scale, zero nor offset.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,28 @@
 namespace nibble::tensor {
 
 enum class Element : uint8_t {
-  kF32, kF16, kBF16,                                   // stored as such
-  kE4M3, kE4M3FNUZ, kE5M2, kE5M2FNUZ,                  // one byte
-  kE2M1, kNF4, kFP4,                                   // 4-bit code books
-  kS8, kS6, kS5, kS4, kS3, kS2,                        // two's complement
-  kU8, kU6, kU5, kU4, kU3, kU2,
+  kF32,
+  kF16,
+  kBF16,  // stored as such
+  kE4M3,
+  kE4M3FNUZ,
+  kE5M2,
+  kE5M2FNUZ,  // one byte
+  kE2M1,
+  kNF4,
+  kFP4,  // 4-bit code books
+  kS8,
+  kS6,
+  kS5,
+  kS4,
+  kS3,
+  kS2,  // two's complement
+  kU8,
+  kU6,
+  kU5,
+  kU4,
+  kU3,
+  kU2,
 };
 std::string_view name(Element element);  // "u4", "e4m3"
 int bits(Element element);
@@ -93,9 +110,10 @@ struct QuantizedWeight {
   std::vector<float> zero;
   std::vector<float> offset;
   std::vector<int32_t> order;
-  float input_scale = 1.0f;       // kTensor static activations
-  float input_zero = 0.0f;        // asymmetric static activations
-  std::vector<float> input_factor;  // (K) or empty: x[k] is multiplied by it before use (AWQ's pre_quant_scale)
+  float input_scale = 1.0f;  // kTensor static activations
+  float input_zero = 0.0f;   // asymmetric static activations
+  std::vector<float>
+      input_factor;  // (K) or empty: x[k] is multiplied by it before use (AWQ's pre_quant_scale)
 
   int64_t groups() const {  // along K
     return format.group_k == 0 ? 1 : (k + format.group_k - 1) / format.group_k;

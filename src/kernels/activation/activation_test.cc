@@ -51,8 +51,8 @@ TEST_P(activation, every_function_keeps_the_stated_error) {
       const double want = exact(f, x[i]);
       if (std::fabs(want) > std::numeric_limits<float>::max()) continue;
       const bool relu = f == Activation::kRelu || f == Activation::kRelu2;
-      const double allowed =
-          relu ? kUnit * std::fabs(want) + 1e-45 : 1e-6 * std::fabs(want) + 3e-7 * std::fabs(x[i]) + 1e-45;
+      const double allowed = relu ? kUnit * std::fabs(want) + 1e-45
+                                  : 1e-6 * std::fabs(want) + 3e-7 * std::fabs(x[i]) + 1e-45;
       ASSERT_LE(std::fabs(y[i] - want), allowed) << name(f) << "(" << x[i] << ")";
     }
   }

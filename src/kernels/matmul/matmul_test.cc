@@ -231,7 +231,8 @@ TEST_P(EveryKernel, is_right_within_its_derived_bound) {
   uint32_t seed = 100;
   size_t turn = 0;
   for (const WeightFormat& f : formats()) {
-    for (int pass = 0; pass < 5; ++pass) {  // 5 and 13 share no divisor: every M meets every kind of format
+    for (int pass = 0; pass < 5;
+         ++pass) {  // 5 and 13 share no divisor: every M meets every kind of format
       ++seed;
       const int64_t m = tokens[turn % 13];
       const int64_t n = rows[turn / 2 % 5];

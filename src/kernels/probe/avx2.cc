@@ -68,8 +68,8 @@ int64_t s8_avx2(int64_t rounds, float* sink) noexcept {
     asm volatile("" : "+x"(y));
     f = _mm256_add_epi32(f, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), ones));
   }
-  a = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(_mm256_add_epi32(c, d),
-                                                                _mm256_add_epi32(e, f)));
+  a = _mm256_add_epi32(_mm256_add_epi32(a, b),
+                       _mm256_add_epi32(_mm256_add_epi32(c, d), _mm256_add_epi32(e, f)));
   *sink += static_cast<float>(_mm256_extract_epi32(a, 0));
   return rounds * 6 * 32 * 2;
 }

@@ -51,12 +51,12 @@ double rate(device::Stream& stream, Loop loop) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     std::atomic<int64_t> operations = 0;
     const auto start = Clock::now();
-    stream.pool().parallel_for(kChunks * stream.threads(), 1,
-                               [&](int64_t begin, int64_t end, int worker) {
-                                 for (int64_t i = begin; i < end; ++i) {
-                                   operations += loop(kRounds, &sinks[static_cast<size_t>(worker) * 16]);
-                                 }
-                               });
+    stream.pool().parallel_for(
+        kChunks * stream.threads(), 1, [&](int64_t begin, int64_t end, int worker) {
+          for (int64_t i = begin; i < end; ++i) {
+            operations += loop(kRounds, &sinks[static_cast<size_t>(worker) * 16]);
+          }
+        });
     best = std::max(best, static_cast<double>(operations) / seconds_since(start));
   }
   return best;
@@ -72,12 +72,12 @@ Result<double> measure_read(device::Stream& stream, const device::Hardware& hard
   NIBBLE_ASSIGN(tensor::Buffer buffer, tensor::Buffer::allocate(kBytes));
   // Distinct contents: a page of zeros may be shared, and a sum of equal words says nothing.
   auto words = buffer.as<uint32_t>();
-  stream.pool().parallel_for(static_cast<int64_t>(words.size()), kChunk,
-                             [&](int64_t begin, int64_t end, int) {
-                               for (int64_t i = begin; i < end; ++i) {
-                                 words[static_cast<size_t>(i)] = static_cast<uint32_t>(i) * 2654435761u;
-                               }
-                             });
+  stream.pool().parallel_for(
+      static_cast<int64_t>(words.size()), kChunk, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) {
+          words[static_cast<size_t>(i)] = static_cast<uint32_t>(i) * 2654435761u;
+        }
+      });
   const ProbeOps& probe = probe_of(hardware);
   std::atomic<uint64_t> sum = 0;
   double best = 0;

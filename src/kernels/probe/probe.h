@@ -13,7 +13,8 @@
 namespace nibble::kernels {
 
 // Bytes of main memory (or of the last cache, where it is larger than the test) read per second by
-// all threads of the stream, each over its own part of one large buffer: the best of several passes.
+// all threads of the stream, each over its own part of one large buffer: the best of several
+// passes.
 Result<double> measure_read(device::Stream& stream, const device::Hardware& hardware);
 
 // Operations (a multiply and an add count as two) per second of all threads together.
@@ -24,7 +25,8 @@ struct Peak {
 std::vector<Peak> measure_peaks(device::Stream& stream, const device::Hardware& hardware);
 
 // One loop of one ISA. `read` returns a value that depends on every byte, so that nothing is
-// removed; each `ops_...` runs `rounds` rounds and returns the operations done, its result in *sink.
+// removed; each `ops_...` runs `rounds` rounds and returns the operations done, its result in
+// *sink.
 struct ProbeOps {
   uint64_t (*read)(const std::byte* data, int64_t bytes) noexcept;
   int64_t (*f32)(int64_t rounds, float* sink) noexcept;

@@ -15,8 +15,8 @@ struct Grid {
   float zero;  // s8 only
 };
 
-// The smallest dynamic scales: what an all-zero token gets. They keep x / scale finite. Those of e4m3
-// are the runtimes': per token 1 / (448 * 512), per group 1e-10 / 448.
+// The smallest dynamic scales: what an all-zero token gets. They keep x / scale finite. Those of
+// e4m3 are the runtimes': per token 1 / (448 * 512), per group 1e-10 / 448.
 constexpr float kSmallestScale = 1e-12f;
 constexpr float kSmallestTokenScale = 1.0f / (448.0f * 512.0f);
 constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
@@ -39,8 +39,8 @@ Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
   return {std::max(most / 448.0f, grouped ? kSmallestGroupScale : kSmallestTokenScale), 0};
 }
 
-// e4m3 is multiplied by the reciprocal of the scale, as the runtimes do it (and not divided): near the
-// middle of two codes the two differ.
+// e4m3 is multiplied by the reciprocal of the scale, as the runtimes do it (and not divided): near
+// the middle of two codes the two differ.
 void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
   for (int64_t i = 0; i < k; ++i) {
     if (std::isnan(x[i])) {
