@@ -7,6 +7,8 @@
 #include <map>
 #include <new>
 
+#include "load/split.h"
+
 namespace nibble::api {
 namespace {
 
@@ -112,6 +114,9 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   out.tensors_used = plan.tensors_used;
   for (const load::UnusedTensor& t : plan.unused) out.unused.push_back({t.name, t.reason});
   out.memory = memory_plan(plan, options, ctx);
+  for (int ranks : {1, 2, 4, 8, 16}) {
+    if (load::check_split(plan, ranks)) out.legal_tp.push_back(ranks);
+  }
   out.notes = plan.notes;
   for (const std::string& note : checkpoint.notes()) out.notes.push_back(note);
   out.warnings = plan.warnings;
@@ -131,6 +136,11 @@ Result<Plan> inspect(const std::string& path, const Options& options) {
                 checkpoint::Checkpoint::open(path, {.mmap = options.mmap}));
   NIBBLE_ASSIGN(load::LoadPlan plan, load::make_plan(checkpoint, parsed.plan));
   Plan out = to_plan(path, checkpoint, plan, parsed, options.ctx);
+  if (options.tp != 1) {
+    if (auto ok = load::check_split(plan, options.tp); !ok) {
+      out.problems.push_back(fmt::format("--tp {}: {}", options.tp, ok.error().message));
+    }
+  }
   if (options.strict) {
     for (const std::string& warning : out.warnings) out.problems.push_back("--strict: " + warning);
   }

@@ -63,12 +63,22 @@ Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions
   return {};
 }
 
-Result<void> refuse_what_is_not_there(const Options& options) {
+Result<void> refuse_what_is_not_there(const Options& options, bool for_run) {
   if (!options.quantization_config.empty()) {
     return fail(ErrorCode::kUnsupported,
                 "--quantization-config: none of the schemes of this version takes one");
   }
-  if (options.tp != 1) {
+  for (const auto& [option, ranks] : {std::pair{"--tp", options.tp}, {"--ep", options.ep}}) {
+    if (ranks < 1) {
+      return fail(ErrorCode::kUsage,
+                  fmt::format("{}: expected a number of ranks, found {}", option, ranks));
+    }
+  }
+  if (options.ep != 1) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--ep {}: this version knows no model with experts", options.ep));
+  }
+  if (options.tp != 1 && for_run) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("--tp {}: this version runs on one rank only", options.tp));
   }
@@ -84,7 +94,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   ParsedOptions out;
   NIBBLE_TRY(check_device(options.device));
   NIBBLE_TRY(resolve_isa(options, for_run, out.plan));
-  NIBBLE_TRY(refuse_what_is_not_there(options));
+  NIBBLE_TRY(refuse_what_is_not_there(options, for_run));
   out.plan.policy.kernel_glob = options.kernel;
   NIBBLE_ASSIGN(out.plan.policy.precision,
                 value_of<Precision>("--precision", options.precision,

@@ -1,0 +1,14 @@
+// Which numbers of ranks a plan can be cut for. Nothing runs on several ranks yet; the axes that
+// every method declares already answer.
+#pragma once
+
+#include "load/plan.h"
+#include "nibble/result.h"
+
+namespace nibble::load {
+
+// q, k, v, gate, up, embedding and head are cut along N, o and down along K; heads stay whole. The
+// error names the first layer that cannot be cut so, and why.
+Result<void> check_split(const LoadPlan& plan, int ranks);
+
+}  // namespace nibble::load
