@@ -357,20 +357,25 @@ void ScoreBpe::tokenize(const Vocab& vocab, std::string_view word, BpeScratch& s
     const int64_t rank = bits < 0 ? int64_t{INT32_MIN} - bits : int64_t{bits};
     return BpeScratch::Candidate{rank, i, *id, static_cast<int32_t>(size)};
   });
+  bool after_unknown = false;
   for (int32_t i = 0; i >= 0; i = symbols[static_cast<size_t>(i)].next) {
     const BpeScratch::Symbol& s = symbols[static_cast<size_t>(i)];
     if (s.id >= 0) {
       out.push_back(s.id);
+      after_unknown = false;
       continue;
     }
     for (int32_t k = s.begin; k < s.end; ++k) {
       const int32_t byte = byte_ids[static_cast<unsigned char>(word[static_cast<size_t>(k)])];
       if (byte >= 0) {
         out.push_back(byte);
-      } else if (unk) {
-        out.push_back(*unk);
-        break;  // one unknown token for the character
+        after_unknown = false;
+        continue;
       }
+      // Neighbouring unknown characters are one unknown token.
+      if (unk && !after_unknown) out.push_back(*unk);
+      after_unknown = true;
+      break;
     }
   }
 }

@@ -1,13 +1,14 @@
 // A tokenizer out of the tokenizer.ggml.* keys of a GGUF file. The keys say less than a
 // tokenizer.json: the rest follows from the model ("gpt2", "llama", "bert", "t5", "gemma4") and
 // the name of the pre-tokenizer.
+#include "text/gguf_vocab.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "text/gguf_pre.h"
-#include "text/tokenizer_parts.h"
 
 namespace nibble::text {
 namespace {
@@ -38,7 +39,7 @@ class Builder {
                    "tokenizer.ggml.model is \"{}\"; nibble reads gpt2, llama, bert, t5 and gemma4",
                    in_.model);
     }
-    NIBBLE_TRY(finish_added_tokens(parts_));
+    parts_.next_added_id = count();
     return std::move(parts_);
   }
 
@@ -200,12 +201,25 @@ class Builder {
     return {};
   }
 
-  Result<void> sentencepiece() {
-    NIBBLE_TRY(need_scores());
-    NIBBLE_TRY(read_tokens());
+  // Says whether a space is put in front of a text.
+  Result<bool> add_sentencepiece_normalizer() {
+    if (!in_.precompiled_charsmap.empty()) {
+      NIBBLE_ASSIGN(CharsMap map, CharsMap::read(in_.precompiled_charsmap, where_));
+      parts_.normalizer.add(NormalizePrecompiled{std::move(map), false});
+    }
+    if (in_.remove_extra_whitespaces.value_or(false)) {
+      parts_.normalizer.add(NormalizeExtraSpaces{});
+    }
     const bool space = in_.add_space_prefix.value_or(true);
     if (space) parts_.normalizer.add(NormalizePrepend{" "});
     parts_.normalizer.add(NormalizeReplace{std::string(" "), std::string(kSpaceMark)});
+    return space;
+  }
+
+  Result<void> sentencepiece() {
+    NIBBLE_TRY(need_scores());
+    NIBBLE_TRY(read_tokens());
+    NIBBLE_ASSIGN(const bool space, add_sentencepiece_normalizer());
     ScoreBpe bpe;
     bpe.scores = std::move(in_.scores);
     bpe.byte_ids = byte_token_ids(parts_.vocab);
@@ -250,22 +264,15 @@ class Builder {
   Result<void> unigram() {
     NIBBLE_TRY(need_scores());
     NIBBLE_TRY(read_tokens());
-    if (!in_.precompiled_charsmap.empty()) {
-      NIBBLE_ASSIGN(CharsMap map, CharsMap::read(in_.precompiled_charsmap, where_));
-      parts_.normalizer.add(NormalizePrecompiled{std::move(map), false});
-    }
-    if (in_.remove_extra_whitespaces.value_or(false)) {
-      parts_.normalizer.add(NormalizeExtraSpaces{});
-    }
-    const bool space = in_.add_space_prefix.value_or(true);
-    if (space) parts_.normalizer.add(NormalizePrepend{" "});
-    parts_.normalizer.add(NormalizeReplace{std::string(" "), std::string(kSpaceMark)});
+    NIBBLE_ASSIGN(const bool space, add_sentencepiece_normalizer());
     Unigram model;
     model.unk = in_.unk;
+    model.single_precision = true;
     for (int32_t id = 0; id < count(); ++id) {
       const int32_t kind = type(id);
       model.scores.push_back(in_.scores[static_cast<size_t>(id)]);
-      model.usable.push_back(kind == kNormal || kind == kUserDefined || kind == kUnused);
+      model.usable.push_back(kind == kNormal || kind == kUserDefined);
+      if (kind == kByte && model.byte_ids.empty()) model.byte_ids = byte_token_ids(parts_.vocab);
     }
     NIBBLE_TRY(model.finish(parts_.vocab, where_));
     parts_.model = std::move(model);
@@ -280,8 +287,13 @@ class Builder {
 
 }  // namespace
 
+Result<TokenizerParts> parts_of_vocab(GgufVocab vocab, std::string_view where) {
+  return Builder(std::move(vocab), where).run();
+}
+
 Result<Tokenizer> Tokenizer::from_gguf(GgufVocab vocab, std::string_view where) {
-  NIBBLE_ASSIGN(TokenizerParts parts, Builder(std::move(vocab), where).run());
+  NIBBLE_ASSIGN(TokenizerParts parts, parts_of_vocab(std::move(vocab), where));
+  NIBBLE_TRY(finish_added_tokens(parts));
   return Tokenizer(std::make_shared<const TokenizerParts>(std::move(parts)));
 }
 

@@ -7,6 +7,8 @@
 namespace nibble::text {
 namespace {
 
+constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
+
 template <class Visit>  // Visit(char32_t)
 void each_char(std::string_view s, const Visit& visit) {
   for (size_t i = 0; i < s.size();) visit(next_char(s, i));
@@ -115,8 +117,16 @@ std::string extra_spaces(std::string_view s) {
   for (const char c : s) {
     if (c != ' ' || (!out.empty() && out.back() != ' ')) out += c;
   }
-  if (!out.empty() && out.back() == ' ') out.pop_back();
-  return out;
+  // At the end a written U+2581 goes too: there sentencepiece has already put it for spaces.
+  for (;;) {
+    if (out.ends_with(' ')) {
+      out.pop_back();
+    } else if (out.ends_with(kSpaceMark)) {
+      out.resize(out.size() - kSpaceMark.size());
+    } else {
+      return out;
+    }
+  }
 }
 
 struct Apply {

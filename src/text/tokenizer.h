@@ -62,6 +62,14 @@ class Tokenizer {
                                      const base::Json* added_tokens = nullptr);
   static Result<Tokenizer> from_gguf(GgufVocab vocab, std::string_view where);
 
+  // tokenizer.model of sentencepiece (BPE or Unigram), for a checkpoint without tokenizer.json. The
+  // ids are those of the sentencepiece library; add_bos_token and add_eos_token count here (absent:
+  // BPE begins with bos, Unigram ends with eos).
+  static Result<Tokenizer> from_sentencepiece(std::string_view model, std::string_view where,
+                                              const base::Json* tokenizer_config,
+                                              const base::Json* special_tokens_map = nullptr,
+                                              const base::Json* added_tokens = nullptr);
+
   // Errors: text that is not UTF-8; a character without a token in a vocabulary that has no
   // unknown token; a regular expression of the file that does not finish on this text.
   Result<std::vector<int32_t>> encode(std::string_view text,

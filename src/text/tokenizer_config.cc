@@ -145,10 +145,13 @@ class Overlay {
                     fmt::format("{}: expected a list, found {}", where, list->describe()));
       }
     }
-    parts_.special.bos = id_of("bos_token");
-    parts_.special.eos = id_of("eos_token");
-    parts_.special.unk = id_of("unk_token");
-    parts_.special.pad = id_of("pad_token");
+    SpecialIds& special = parts_.special;
+    for (const auto& [key, id] : {std::pair{"bos_token", &special.bos},
+                                  {"eos_token", &special.eos},
+                                  {"unk_token", &special.unk},
+                                  {"pad_token", &special.pad}}) {
+      if (value(key) != nullptr) *id = id_of(key);
+    }
     return {};
   }
 

@@ -77,6 +77,7 @@ Result<void> Unigram::tokenize(const Vocab& vocab, std::string_view word,
     const double here = best[begin].score;
     const size_t first = utf8_length(static_cast<unsigned char>(word[begin]));
     const auto offer = [&](size_t end, double score, int32_t id) {
+      if (single_precision) score = static_cast<float>(score);
       Best& b = best[end];
       if (b.from == SIZE_MAX || score > b.score) b = {score, begin, id};
     };

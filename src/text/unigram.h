@@ -17,6 +17,7 @@ struct Unigram {
   std::vector<bool> usable;    // by id; empty: all. Control tokens do not occur in text.
   std::optional<int32_t> unk;
   std::vector<int32_t> byte_ids;  // <0x00>..<0xFF>; empty: no byte fallback
+  bool single_precision = false;  // sums of scores are rounded to f32, as sentencepiece does
   bool fuse_unk = true;           // neighbouring unknown characters are one token
 
   // Builds the trie; to be called once after the scores are set.

@@ -9,6 +9,7 @@ NAME.json         a tokenizer.json
 NAME.want.json    for each text: "ids" with special tokens, "plain" the hash of the ids without
                   them, "decoded" and "skipped" the hashes of what "ids" decode to with and without
                   special tokens
+NAME.model        a SentencePiece model, with NAME.want.json: "ids" as its own library gives them
 NAME.config.json  a tokenizer_config.json, where transformers made the ids
 probes.json       a vocabulary of bytes; normalizers and pre-tokenizers, each with the hashes of the ids that a tokenizer
                   gives with them whose tokens are bytes and which marks the last byte of a piece
@@ -228,8 +229,8 @@ def wordpiece(lowercase, strip_accents=None, **options):
     return template(t, "[CLS] $A [SEP]", "[CLS]", "[SEP]")
 
 
-def charsmap():
-    """sentencepiece's compiled form of a few rewriting rules."""
+def spm_model(kind, **options):
+    """A SentencePiece model, with a few rewriting rules of its own."""
     rules = {"ａ": "a", "Ａ": "A", "①": "1", "㍿": "株式会社", "ﬁ": "fi", "e\u0301": "é", "\u3000": " ",
              "\u00a0": " ", "\u200b": " ", "\u00ad": "", "\t": " ", "…": "...", "½": "1/2", "\u304b\u3099": "\u304c"}
     path = os.path.join(OUT, "rules.tsv")
@@ -238,16 +239,27 @@ def charsmap():
             f.write(" ".join(f"{ord(c):X}" for c in source) + "\t" + " ".join(f"{ord(c):X}" for c in target) + "\n")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([x for x in CORPUS if x.isascii() and x.isprintable() and x.strip()]), model_writer=model, vocab_size=200,
-        normalization_rule_tsv=path, model_type="unigram", hard_vocab_limit=False, minloglevel=2,
-        character_coverage=1.0, num_threads=1,
+        sentence_iterator=iter([x for x in CORPUS if x.isascii() and x.isprintable() and x.strip()]),
+        model_writer=model, normalization_rule_tsv=path, model_type=kind, hard_vocab_limit=False, minloglevel=2,
+        character_coverage=1.0, num_threads=1, **options,
     )
     os.remove(path)
+    return model.getvalue()
+
+
+def charsmap():
     from sentencepiece import sentencepiece_model_pb2 as proto
 
     m = proto.ModelProto()
-    m.ParseFromString(model.getvalue())
+    m.ParseFromString(spm_model("unigram", vocab_size=200))
     return m.normalizer_spec.precompiled_charsmap
+
+
+def spm_kinds():
+    yield "model_unigram", spm_model("unigram", vocab_size=250)
+    yield "model_unigram_bytes", spm_model("unigram", vocab_size=500, byte_fallback=True, remove_extra_whitespaces=False)
+    yield "model_bpe", spm_model("bpe", vocab_size=300)
+    yield "model_bpe_bytes", spm_model("bpe", vocab_size=600, byte_fallback=True, add_dummy_prefix=False)
 
 
 def added_tokens(normalizer):
@@ -466,6 +478,11 @@ def main():
         found.append({"name": name, "decoder": json.loads(t.to_str())["decoder"],
                       "want": [decoded_or_none(t, x) for x in lists]})
     write("decoders.json", {"vocab": vocab, "lists": lists, "decoders": found})
+    for name, model in spm_kinds():
+        with open(os.path.join(OUT, name + ".model"), "wb") as f:
+            f.write(model)
+        spm = sentencepiece.SentencePieceProcessor(model_proto=model)
+        write(name + ".want.json", {"ids": [spm.encode(x) for x in TEXTS]})
     for name, t, config in config_kinds():
         write(name + ".json", json.loads(t.to_str()))
         write(name + ".config.json", config)
