@@ -19,21 +19,29 @@ constexpr int64_t kFewTokens = 28;
 static_assert(kPanels * sizeof(Panel) + kFewTokens * 32 * 4 <= kPanelBytes);
 
 // How codes become numbers.
-enum class Codes { kInteger4, kTable4, kInteger8, kE4M3, kE4M3FNUZ, kE5M2, kBF16, kF16, kF32 };
+enum class Number {
+  kInteger2,
+  kInteger4,
+  kInteger6,
+  kInteger8,
+  kTable4,
+  kE4M3,
+  kE4M3FNUZ,
+  kE5M2,
+  kBF16,
+  kF16,
+  kF32
+};
 
 // What 8 rows of a group do to their codes.
 struct Numbers {
-  __m256i zero;
   __m256 scale;
   __m256 offset;
+  __m256i zero;
 };
-NIBBLE_INLINE Numbers load_numbers(const Layout& l, const HeaderParts& w, int64_t row) {
-  Numbers out = {_mm256_set1_epi32(l.zero_const), _mm256_setzero_ps(), _mm256_setzero_ps()};
-  if (l.scale_bytes == 0) return out;
-  out.scale = load_scales(l.scale_store, w.scale + row * l.scale_bytes);
-  if (l.zero_bytes != 0) out.zero = load_zeros(l.zero_bytes, w.zero + row * l.zero_bytes);
-  if (l.has_offset) out.offset = load_scales(l.scale_store, w.offset + row * l.scale_bytes);
-  return out;
+NIBBLE_INLINE Numbers load_numbers(const Layout& l, const Header<const std::byte>& h, int64_t row) {
+  return {scales_of(l, h, row), l.has_offset ? offsets_of(l, h, row) : _mm256_setzero_ps(),
+          zeros_of(l, h, row)};
 }
 
 // (code - zero) * scale + offset, every step rounded as dequantize_row rounds it.
@@ -52,25 +60,26 @@ NIBBLE_INLINE __m256 look_up(__m256i code, __m256 low, __m256 high) {
 }
 
 // Bytes in the high halves of 16-bit lanes -> f16 that, times kFix, are the numbers.
-template <Codes kCodes>
+template <Number kNumber>
 NIBBLE_INLINE __m256i half_of(__m256i high) {
-  constexpr bool kThreeBits = kCodes == Codes::kE4M3 || kCodes == Codes::kE4M3FNUZ;
+  constexpr bool kThreeBits = kNumber == Number::kE4M3 || kNumber == Number::kE4M3FNUZ;
   if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
     high = _mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16(-0x4080));
   }
-  if constexpr (kCodes == Codes::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
+  if constexpr (kNumber ==
+                Number::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
     const __m256i carry = _mm256_add_epi16(high, _mm256_set1_epi16(0x80));
     high = _mm256_or_si256(high, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
-  } else if constexpr (kCodes == Codes::kE4M3FNUZ) {  // -0 is nan
+  } else if constexpr (kNumber == Number::kE4M3FNUZ) {  // -0 is nan
     const __m256i nan = _mm256_cmpeq_epi16(high, _mm256_set1_epi16(-0x8000));
     high = _mm256_or_si256(high, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
   }
   return high;
 }
-template <Codes kCodes>
-constexpr float kFix = kCodes == Codes::kE4M3       ? 256.0f
-                       : kCodes == Codes::kE4M3FNUZ ? 128.0f
-                                                    : 1.0f;
+template <Number kNumber>
+constexpr float kFix = kNumber == Number::kE4M3       ? 256.0f
+                       : kNumber == Number::kE4M3FNUZ ? 128.0f
+                                                      : 1.0f;
 
 // The low or high 16 bits of each lane, f16 -> f32.
 NIBBLE_INLINE __m256 high_half(__m256i v) {
@@ -80,39 +89,35 @@ NIBBLE_INLINE __m256 high_half(__m256i v) {
 NIBBLE_INLINE __m256 low_half(__m256i v) { return high_half(_mm256_slli_epi32(v, 16)); }
 
 // 8 rows of a block. `to` is their place in the panel: (32 inputs, 16 rows).
-template <Codes kCodes, bool kOffset>
+template <Number kNumber, bool kOffset>
 NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, const Numbers& first,
-                                const Numbers& second, float* to) {
-  if constexpr (kCodes == Codes::kInteger4 || kCodes == Codes::kTable4) {
-    const __m256i nibble = _mm256_set1_epi32(15);
-    __m256 low = _mm256_setzero_ps();
-    __m256 high = low;
-    if constexpr (kCodes == Codes::kTable4) {
-      low = _mm256_load_ps(table);
-      high = _mm256_load_ps(table + 8);
-    }
-    NIBBLE_UNROLL
-    for (int i = 0; i < 32; ++i) {
-      const Numbers& w = i < 16 ? first : second;
-      const __m256i line = load(block + i % 16 / 4 * 128);
-      const __m256i code = _mm256_srli_epi32(line, i % 4 * 8 + (i < 16 ? 0 : 4));
-      if constexpr (kCodes == Codes::kTable4) {
-        put<kOffset>(w, look_up(code, low, high), to + i * 16);
-      } else {
-        const __m256i integer = _mm256_sub_epi32(_mm256_and_si256(code, nibble), w.zero);
-        put<kOffset>(w, _mm256_cvtepi32_ps(integer), to + i * 16);
-      }
-    }
-  } else if constexpr (kCodes == Codes::kInteger8) {
+                                const Numbers& second, [[maybe_unused]] float* to) {
+  if constexpr (kNumber <= Number::kInteger8) {
+    constexpr Codes kCodes = kNumber == Number::kInteger2   ? Codes::kN2
+                             : kNumber == Number::kInteger4 ? Codes::kN4
+                             : kNumber == Number::kInteger6 ? Codes::kN6
+                                                            : Codes::kN8;
     const __m256i byte = _mm256_set1_epi32(255);
     NIBBLE_UNROLL
-    for (int i = 0; i < 32; ++i) {
-      const Numbers& w = i < 16 ? first : second;
-      const __m256i code = _mm256_srli_epi32(load(block + i / 4 * 128), i % 4 * 8);
-      const __m256i integer = _mm256_sub_epi32(_mm256_and_si256(code, byte), w.zero);
-      put<kOffset>(w, _mm256_cvtepi32_ps(integer), to + i * 16);
+    for (int i = 0; i < 8; ++i) {
+      const Numbers& w = i < 4 ? first : second;
+      const __m256i codes = load_codes<kCodes>(block, i / 4, i % 4);
+      NIBBLE_UNROLL
+      for (int b = 0; b < 4; ++b) {
+        const __m256i code = _mm256_and_si256(_mm256_srli_epi32(codes, 8 * b), byte);
+        put<kOffset>(w, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, w.zero)), to + i * 64 + b * 16);
+      }
     }
-  } else if constexpr (kCodes == Codes::kBF16) {
+  } else if constexpr (kNumber == Number::kTable4) {
+    const __m256 low = _mm256_load_ps(table);
+    const __m256 high = _mm256_load_ps(table + 8);
+    NIBBLE_UNROLL
+    for (int i = 0; i < 32; ++i) {
+      const __m256i code =
+          _mm256_srli_epi32(load(block + i % 16 / 4 * 128), i % 4 * 8 + (i < 16 ? 0 : 4));
+      put<false>(i < 16 ? first : second, look_up(code, low, high), to + i * 16);
+    }
+  } else if constexpr (kNumber == Number::kBF16) {
     NIBBLE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const __m256i line = load(block + i * 128);
@@ -120,26 +125,26 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
       _mm256_store_ps(to + i * 32, _mm256_castsi256_ps(_mm256_slli_epi32(line, 16)));
       _mm256_store_ps(to + i * 32 + 16, _mm256_castsi256_ps(odd));
     }
-  } else if constexpr (kCodes == Codes::kF16) {
+  } else if constexpr (kNumber == Number::kF16) {
     NIBBLE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const __m256i line = load(block + i * 128);
       _mm256_store_ps(to + i * 32, low_half(line));
       _mm256_store_ps(to + i * 32 + 16, high_half(line));
     }
-  } else if constexpr (kCodes == Codes::kF32) {
+  } else if constexpr (kNumber == Number::kF32) {
     NIBBLE_UNROLL
     for (int i = 0; i < 32; ++i) {
       _mm256_store_ps(to + i * 16, _mm256_castsi256_ps(load(block + i * 128)));
     }
   } else {  // 8-bit floats
-    const __m256 fix = _mm256_set1_ps(kFix<kCodes>);
+    const __m256 fix = _mm256_set1_ps(kFix<kNumber>);
     NIBBLE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const Numbers& w = j < 4 ? first : second;
       const __m256i line = load(block + j * 128);
-      const __m256i even = half_of<kCodes>(_mm256_slli_epi16(line, 8));
-      const __m256i odd = half_of<kCodes>(_mm256_and_si256(line, _mm256_set1_epi16(-0x100)));
+      const __m256i even = half_of<kNumber>(_mm256_slli_epi16(line, 8));
+      const __m256i odd = half_of<kNumber>(_mm256_and_si256(line, _mm256_set1_epi16(-0x100)));
       float* at = to + j * 64;
       put<false>(w, _mm256_mul_ps(low_half(even), fix), at);
       put<false>(w, _mm256_mul_ps(low_half(odd), fix), at + 16);
@@ -150,19 +155,21 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
 }
 
 // Inputs [k, k + count) of a tile, multiples of 32.
-template <Codes kCodes, bool kOffset>
+template <Number kNumber, bool kOffset>
 void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
-  const int64_t stride = l.header_bytes + l.group / kBlockK * l.block_bytes;
   for (int64_t at = 0; at < count; at += kBlockK) {
-    const int64_t group = (k + at) / l.group;
-    const std::byte* header = tile + group * stride;
-    const std::byte* block =
-        header + l.header_bytes + (k + at - group * l.group) / kBlockK * l.block_bytes;
+    const int64_t g = (k + at) / l.group;
+    const auto group = group_in(l, tile, g);
+    const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
     for (int64_t row = 0; row < kTileRows; row += 8) {
-      const Numbers first = load_numbers(l, parts_of(l, header, 0), row);
-      const Numbers second = load_numbers(l, parts_of(l, header, l.sets - 1), row);
-      unpack_block<kCodes, kOffset>(l.values, block + row * 4, first, second,
-                                    panel.w[row / 16][at] + row % 16);
+      Numbers first = {};
+      Numbers second = {};
+      if constexpr (kNumber < Number::kBF16) {
+        first = load_numbers(l, header_parts(l, group.header, group.super, 0), row);
+        second = load_numbers(l, header_parts(l, group.header, group.super, l.sets - 1), row);
+      }
+      unpack_block<kNumber, kOffset>(l.values, block + row * 4, first, second,
+                                     panel.w[row / 16][at] + row % 16);
     }
   }
 }
@@ -228,31 +235,40 @@ constexpr Multiply kMultiply[6] = {NIBBLE_ROWS_6(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
 using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
-template <Codes kCodes>
+template <Number kNumber>
 Unpack unpack_of(const Layout& l) {
-  return l.has_offset ? unpack<kCodes, true> : unpack<kCodes, false>;
+  return l.has_offset ? unpack<kNumber, true> : unpack<kNumber, false>;
 }
 Unpack unpack_of(Element element, const Layout& l) {
   switch (element) {
     case Element::kF32:
-      return unpack<Codes::kF32, false>;
+      return unpack<Number::kF32, false>;
     case Element::kF16:
-      return unpack<Codes::kF16, false>;
+      return unpack<Number::kF16, false>;
     case Element::kBF16:
-      return unpack<Codes::kBF16, false>;
+      return unpack<Number::kBF16, false>;
     case Element::kE4M3:
-      return unpack<Codes::kE4M3, false>;
+      return unpack<Number::kE4M3, false>;
     case Element::kE4M3FNUZ:
-      return unpack<Codes::kE4M3FNUZ, false>;
+      return unpack<Number::kE4M3FNUZ, false>;
     case Element::kE5M2:
-      return unpack<Codes::kE5M2, false>;
+      return unpack<Number::kE5M2, false>;
     case Element::kE2M1:
     case Element::kNF4:
     case Element::kFP4:
-      return unpack<Codes::kTable4, false>;
+      return unpack<Number::kTable4, false>;
     default:
-      return l.packing == Packing::kN4 ? unpack_of<Codes::kInteger4>(l)
-                                       : unpack_of<Codes::kInteger8>(l);
+      break;
+  }
+  switch (l.packing) {
+    case Packing::kN2:
+      return unpack_of<Number::kInteger2>(l);
+    case Packing::kN4:
+      return unpack_of<Number::kInteger4>(l);
+    case Packing::kN6:
+      return unpack_of<Number::kInteger6>(l);
+    default:
+      return unpack_of<Number::kInteger8>(l);
   }
 }
 
@@ -319,7 +335,9 @@ void multiply_any(const KernelArgs& args) {
 
 }  // namespace
 
+void matmul_f32_x2g_avx2(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x4g_avx2(const KernelArgs& args) noexcept { multiply_any(args); }
+void matmul_f32_x6g_avx2(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x8g_avx2(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x16_avx2(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_f32_avx2(const KernelArgs& args) noexcept { multiply_any(args); }

@@ -17,72 +17,54 @@ struct alignas(64) Panel {
 constexpr int64_t kPanels = 3;  // tiles that share a token block while it is in the L1 cache
 static_assert(kPanels * sizeof(Panel) + 6 * 32 * 4 <= kPanelBytes);
 
+// 8 zeros, each twice in s16.
+NIBBLE_INLINE __m256i zero_pairs(__m256i zero) {
+  return _mm256_or_si256(_mm256_slli_epi32(zero, 16),
+                         _mm256_and_si256(zero, _mm256_set1_epi32(0xffff)));
+}
+
 NIBBLE_INLINE void put(int16_t* to, __m256i codes, __m256i zero) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_sub_epi16(codes, zero));
 }
-// 8 rows of a block; `to` is their place in the panel.
-NIBBLE_INLINE void unpack_n4(const std::byte* block, __m256i zero_first, __m256i zero_second,
-                             int16_t* to) {
-  const __m256i nibble = _mm256_set1_epi16(15);
-  NIBBLE_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const __m256i line = load(block + j * 128);
-    int16_t* at = to + j * 64;
-    put(at, _mm256_and_si256(line, nibble), zero_first);
-    put(at + 32, _mm256_and_si256(_mm256_srli_epi16(line, 8), nibble), zero_first);
-    put(at + 256, _mm256_and_si256(_mm256_srli_epi16(line, 4), nibble), zero_second);
-    put(at + 288, _mm256_srli_epi16(line, 12), zero_second);
-  }
-}
-NIBBLE_INLINE void unpack_n8(const std::byte* block, __m256i zero_first, __m256i zero_second,
-                             int16_t* to) {
+// 8 rows of a block; `to` is their place in the panel: a line of four inputs is two of pairs.
+template <Codes kCodes>
+NIBBLE_INLINE void unpack_block(const std::byte* block, __m256i zero_first, __m256i zero_second,
+                                int16_t* to) {
   const __m256i byte = _mm256_set1_epi16(255);
   NIBBLE_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const __m256i line = load(block + j * 128);
-    const __m256i zero = j < 4 ? zero_first : zero_second;
-    put(to + j * 64, _mm256_and_si256(line, byte), zero);
-    put(to + j * 64 + 32, _mm256_srli_epi16(line, 8), zero);
+  for (int j = 0; j < 4; ++j) {
+    NIBBLE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const __m256i zero = half == 0 ? zero_first : zero_second;
+      const __m256i codes = load_codes<kCodes>(block, half, j);
+      int16_t* at = to + (4 * half + j) * 64;
+      put(at, _mm256_and_si256(codes, byte), zero);
+      put(at + 32, _mm256_srli_epi16(codes, 8), zero);
+    }
   }
-}
-
-NIBBLE_INLINE __m256i zeros_of(const Layout& l, const std::byte* zero) {
-  const __m256i v =
-      l.zero_bytes == 0 ? _mm256_set1_epi32(l.zero_const) : load_zeros(l.zero_bytes, zero);
-  return _mm256_or_si256(_mm256_slli_epi32(v, 16), _mm256_and_si256(v, _mm256_set1_epi32(0xffff)));
 }
 
 // Inputs [k, k + count) of a tile; both are multiples of 32, and k of the unit.
-template <Packing kPacking>
+template <Codes kCodes>
 void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
-  const int64_t stride = l.header_bytes + l.group / kBlockK * l.block_bytes;
   for (int64_t at = 0; at < count; at += kBlockK) {
-    const int64_t group = (k + at) / l.group;
-    const std::byte* header = tile + group * stride;
-    const std::byte* block =
-        header + l.header_bytes + (k + at - group * l.group) / kBlockK * l.block_bytes;
-    const HeaderParts first = parts_of(l, header, 0);
-    const HeaderParts second = parts_of(l, header, l.sets - 1);
+    const int64_t g = (k + at) / l.group;
+    const auto group = group_in(l, tile, g);
+    const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    const auto first = header_parts(l, group.header, group.super, 0);
+    const auto second = header_parts(l, group.header, group.super, l.sets - 1);
     for (int64_t row = 0; row < kTileRows; row += 8) {
-      const __m256i zero_first = zeros_of(l, first.zero + row * l.zero_bytes);
-      const __m256i zero_second = zeros_of(l, second.zero + row * l.zero_bytes);
-      int16_t* to = panel.codes[row / 16][at / 2][row % 16];
-      if constexpr (kPacking == Packing::kN4) {
-        unpack_n4(block + row * 4, zero_first, zero_second, to);
-      } else {
-        unpack_n8(block + row * 4, zero_first, zero_second, to);
-      }
+      unpack_block<kCodes>(block + row * 4, zero_pairs(zeros_of(l, first, row)),
+                           zero_pairs(zeros_of(l, second, row)),
+                           panel.codes[row / 16][at / 2][row % 16]);
     }
     if (at % l.unit != 0) continue;
     for (int64_t set = 0; set < l.sets; ++set) {
-      const HeaderParts w = parts_of(l, header, set);
+      const auto& w = set == 0 ? first : second;
       const int64_t unit = at / l.unit + set;
       for (int64_t row = 0; row < kTileRows; row += 8) {
-        _mm256_store_ps(panel.scale[unit] + row,
-                        load_scales(l.scale_store, w.scale + row * l.scale_bytes));
-        if (!l.has_offset) continue;
-        _mm256_store_ps(panel.offset[unit] + row,
-                        load_scales(l.scale_store, w.offset + row * l.scale_bytes));
+        _mm256_store_ps(panel.scale[unit] + row, scales_of(l, w, row));
+        if (l.has_offset) _mm256_store_ps(panel.offset[unit] + row, offsets_of(l, w, row));
       }
     }
   }
@@ -162,14 +144,14 @@ constexpr Multiply kMultiply[6][2] = {NIBBLE_ROWS_6(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
 // `tiles` tiles from `tile` on, all tokens, inputs [k, k + count).
-template <Packing kPacking>
+template <Codes kCodes>
 void multiply_panels(const KernelArgs& args, int64_t tile, int64_t tiles, int64_t k,
                      int64_t count) {
   const Layout& l = *args.layout;
   auto* panels = reinterpret_cast<Panel*>(args.scratch);
   auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
   for (int64_t t = 0; t < tiles; ++t) {
-    unpack<kPacking>(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+    unpack<kCodes>(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
   }
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     const TokenBlock x = token_block(*args.x, m);
@@ -190,21 +172,24 @@ void multiply_panels(const KernelArgs& args, int64_t tile, int64_t tiles, int64_
   }
 }
 
-template <Packing kPacking>
+template <Codes kCodes>
 NIBBLE_INLINE void many_tokens(const KernelArgs& args) {
   for (int64_t tile = args.tile_begin; tile < args.tile_end; tile += kPanels) {
     const int64_t left = args.tile_end - tile;
     const int64_t tiles = left < kPanels ? left : kPanels;
     for (int64_t k = 0; k < args.layout->k_pad; k += kPanelK) {
       const int64_t rest = args.layout->k_pad - k;
-      multiply_panels<kPacking>(args, tile, tiles, k, rest < kPanelK ? rest : kPanelK);
+      multiply_panels<kCodes>(args, tile, tiles, k, rest < kPanelK ? rest : kPanelK);
     }
   }
 }
 
 }  // namespace
 
-void matmul_s16_u4g_avx2(const KernelArgs& args) noexcept { many_tokens<Packing::kN4>(args); }
-void matmul_s16_u8g_avx2(const KernelArgs& args) noexcept { many_tokens<Packing::kN8>(args); }
+void matmul_s16_u2g_avx2(const KernelArgs& args) noexcept { many_tokens<Codes::kN2>(args); }
+void matmul_s16_u4g_avx2(const KernelArgs& args) noexcept { many_tokens<Codes::kN4>(args); }
+void matmul_s16_u6g_avx2(const KernelArgs& args) noexcept { many_tokens<Codes::kN6>(args); }
+void matmul_s16_u8g_avx2(const KernelArgs& args) noexcept { many_tokens<Codes::kN8>(args); }
+void matmul_s16_e2m1g_avx2(const KernelArgs& args) noexcept { many_tokens<Codes::kE2M1>(args); }
 
 }  // namespace nibble::kernels

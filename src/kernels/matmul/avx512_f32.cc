@@ -19,25 +19,19 @@ constexpr int64_t kFewTokens = 28;
 static_assert(kPanels * sizeof(Panel) + kFewTokens * 32 * 4 <= kPanelBytes);
 
 // How codes become numbers.
-enum class Codes { kInteger4, kTable4, kInteger8, kE4M3, kE4M3FNUZ, kE5M2, kBF16, kF16, kF32 };
-
-// What 16 rows of a group do to their codes.
-struct Numbers {
-  __m512i zero;
-  __m512 scale;
-  __m512 offset;
-  __m512 table;
+enum class Number {
+  kInteger2,
+  kInteger4,
+  kInteger6,
+  kInteger8,
+  kTable4,
+  kE4M3,
+  kE4M3FNUZ,
+  kE5M2,
+  kBF16,
+  kF16,
+  kF32
 };
-NIBBLE_INLINE Numbers load_numbers(const Layout& l, const HeaderParts& w, int64_t row) {
-  Numbers out = {_mm512_set1_epi32(l.zero_const), _mm512_setzero_ps(), _mm512_setzero_ps(),
-                 _mm512_setzero_ps()};
-  if (l.scale_bytes == 0) return out;
-  out.scale = load_scales(l.scale_store, w.scale + row * l.scale_bytes);
-  if (l.zero_bytes != 0) out.zero = load_zeros(l.zero_bytes, w.zero + row * l.zero_bytes);
-  if (l.has_offset) out.offset = load_scales(l.scale_store, w.offset + row * l.scale_bytes);
-  out.table = _mm512_load_ps(l.values);
-  return out;
-}
 
 // (code - zero) * scale + offset, every step rounded as dequantize_row rounds it.
 template <bool kOffset>
@@ -48,82 +42,84 @@ NIBBLE_INLINE void put(const Numbers& w, __m512 value, float* to) {
 }
 
 // Bytes in the high halves of 16-bit lanes -> f16 that, times `fix`, are the numbers.
-template <Codes kCodes>
+template <Number kNumber>
 NIBBLE_INLINE __m512i half_of(__m512i high) {
-  constexpr bool kThreeBits = kCodes == Codes::kE4M3 || kCodes == Codes::kE4M3FNUZ;
+  constexpr bool kThreeBits = kNumber == Number::kE4M3 || kNumber == Number::kE4M3FNUZ;
   if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
     high = _mm512_and_si512(_mm512_srai_epi16(high, 1), _mm512_set1_epi16(-0x4080));
   }
-  if constexpr (kCodes == Codes::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
+  if constexpr (kNumber ==
+                Number::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
     const __m512i carry = _mm512_add_epi16(high, _mm512_set1_epi16(0x80));
     high = _mm512_or_si512(high, _mm512_and_si512(carry, _mm512_set1_epi16(0x4000)));
-  } else if constexpr (kCodes == Codes::kE4M3FNUZ) {  // -0 is nan
+  } else if constexpr (kNumber == Number::kE4M3FNUZ) {  // -0 is nan
     const __mmask32 nan = _mm512_cmpeq_epi16_mask(high, _mm512_set1_epi16(-0x8000));
     high = _mm512_mask_set1_epi16(high, nan, 0x7e00);
   }
   return high;
 }
-template <Codes kCodes>
-constexpr float kFix = kCodes == Codes::kE4M3       ? 256.0f
-                       : kCodes == Codes::kE4M3FNUZ ? 128.0f
-                                                    : 1.0f;
+template <Number kNumber>
+constexpr float kFix = kNumber == Number::kE4M3       ? 256.0f
+                       : kNumber == Number::kE4M3FNUZ ? 128.0f
+                                                      : 1.0f;
 
 // The low or high 16 bits of each lane, f16 -> f32.
 NIBBLE_INLINE __m512 low_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
 NIBBLE_INLINE __m512 high_half(__m512i v) { return low_half(_mm512_srli_epi32(v, 16)); }
 
 // 16 rows of a block. `to` is their place in the panel: (32 inputs, 16 rows).
-template <Codes kCodes, bool kOffset>
-NIBBLE_INLINE void unpack_block(const std::byte* block, const Numbers& first, const Numbers& second,
-                                float* to) {
-  if constexpr (kCodes == Codes::kInteger4 || kCodes == Codes::kTable4) {
-    const __m512i nibble = _mm512_set1_epi32(15);
-    NIBBLE_UNROLL
-    for (int i = 0; i < 32; ++i) {
-      const Numbers& w = i < 16 ? first : second;
-      const __m512i line = load(block + i % 16 / 4 * 128);
-      const __m512i code = _mm512_srli_epi32(line, i % 4 * 8 + (i < 16 ? 0 : 4));
-      if constexpr (kCodes == Codes::kTable4) {
-        put<kOffset>(w, _mm512_permutexvar_ps(code, w.table), to + i * 16);
-      } else {
-        const __m512i integer = _mm512_sub_epi32(_mm512_and_si512(code, nibble), w.zero);
-        put<kOffset>(w, _mm512_cvtepi32_ps(integer), to + i * 16);
-      }
-    }
-  } else if constexpr (kCodes == Codes::kInteger8) {
+template <Number kNumber, bool kOffset>
+NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, const Numbers& first,
+                                const Numbers& second, [[maybe_unused]] float* to) {
+  if constexpr (kNumber <= Number::kInteger8) {
+    constexpr Codes kCodes = kNumber == Number::kInteger2   ? Codes::kN2
+                             : kNumber == Number::kInteger4 ? Codes::kN4
+                             : kNumber == Number::kInteger6 ? Codes::kN6
+                                                            : Codes::kN8;
     const __m512i byte = _mm512_set1_epi32(255);
     NIBBLE_UNROLL
-    for (int i = 0; i < 32; ++i) {
-      const Numbers& w = i < 16 ? first : second;
-      const __m512i code = _mm512_srli_epi32(load(block + i / 4 * 128), i % 4 * 8);
-      const __m512i integer = _mm512_sub_epi32(_mm512_and_si512(code, byte), w.zero);
-      put<kOffset>(w, _mm512_cvtepi32_ps(integer), to + i * 16);
+    for (int i = 0; i < 8; ++i) {
+      const Numbers& w = i < 4 ? first : second;
+      const __m512i codes = load_codes<kCodes>(block, i / 4, i % 4);
+      NIBBLE_UNROLL
+      for (int b = 0; b < 4; ++b) {
+        const __m512i code = _mm512_and_si512(_mm512_srli_epi32(codes, 8 * b), byte);
+        put<kOffset>(w, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, w.zero)), to + i * 64 + b * 16);
+      }
     }
-  } else if constexpr (kCodes == Codes::kBF16) {
+  } else if constexpr (kNumber == Number::kTable4) {
+    const __m512 values = _mm512_load_ps(table);
+    NIBBLE_UNROLL
+    for (int i = 0; i < 32; ++i) {  // vpermps looks at the low 4 bits
+      const __m512i code =
+          _mm512_srli_epi32(load(block + i % 16 / 4 * 128), i % 4 * 8 + (i < 16 ? 0 : 4));
+      put<false>(i < 16 ? first : second, _mm512_permutexvar_ps(code, values), to + i * 16);
+    }
+  } else if constexpr (kNumber == Number::kBF16) {
     NIBBLE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const __m512i line = load(block + i * 128);
       _mm512_store_si512(to + i * 32, _mm512_slli_epi32(line, 16));
       _mm512_store_si512(to + i * 32 + 16, _mm512_and_si512(line, _mm512_set1_epi32(-0x10000)));
     }
-  } else if constexpr (kCodes == Codes::kF16) {
+  } else if constexpr (kNumber == Number::kF16) {
     NIBBLE_UNROLL
     for (int i = 0; i < 16; ++i) {
       const __m512i line = load(block + i * 128);
       _mm512_store_ps(to + i * 32, low_half(line));
       _mm512_store_ps(to + i * 32 + 16, high_half(line));
     }
-  } else if constexpr (kCodes == Codes::kF32) {
+  } else if constexpr (kNumber == Number::kF32) {
     NIBBLE_UNROLL
     for (int i = 0; i < 32; ++i) _mm512_store_si512(to + i * 16, load(block + i * 128));
   } else {  // 8-bit floats
-    const __m512 fix = _mm512_set1_ps(kFix<kCodes>);
+    const __m512 fix = _mm512_set1_ps(kFix<kNumber>);
     NIBBLE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const Numbers& w = j < 4 ? first : second;
       const __m512i line = load(block + j * 128);
-      const __m512i even = half_of<kCodes>(_mm512_slli_epi16(line, 8));
-      const __m512i odd = half_of<kCodes>(_mm512_and_si512(line, _mm512_set1_epi16(-0x100)));
+      const __m512i even = half_of<kNumber>(_mm512_slli_epi16(line, 8));
+      const __m512i odd = half_of<kNumber>(_mm512_and_si512(line, _mm512_set1_epi16(-0x100)));
       float* at = to + j * 64;
       put<false>(w, _mm512_mul_ps(low_half(even), fix), at);
       put<false>(w, _mm512_mul_ps(low_half(odd), fix), at + 16);
@@ -134,18 +130,21 @@ NIBBLE_INLINE void unpack_block(const std::byte* block, const Numbers& first, co
 }
 
 // Inputs [k, k + count) of a tile, multiples of 32.
-template <Codes kCodes, bool kOffset>
+template <Number kNumber, bool kOffset>
 void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
-  const int64_t stride = l.header_bytes + l.group / kBlockK * l.block_bytes;
   for (int64_t at = 0; at < count; at += kBlockK) {
-    const int64_t group = (k + at) / l.group;
-    const std::byte* header = tile + group * stride;
-    const std::byte* block =
-        header + l.header_bytes + (k + at - group * l.group) / kBlockK * l.block_bytes;
-    for (int half = 0; half < 2; ++half) {
-      const Numbers first = load_numbers(l, parts_of(l, header, 0), half * 16);
-      const Numbers second = load_numbers(l, parts_of(l, header, l.sets - 1), half * 16);
-      unpack_block<kCodes, kOffset>(block + half * 64, first, second, panel.w[half][at]);
+    const int64_t g = (k + at) / l.group;
+    const auto group = group_in(l, tile, g);
+    const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    for (int64_t row = 0; row < kTileRows; row += 16) {
+      Numbers first = {};
+      Numbers second = {};
+      if constexpr (kNumber < Number::kBF16) {
+        first = load_numbers(l, header_parts(l, group.header, group.super, 0), row);
+        second = load_numbers(l, header_parts(l, group.header, group.super, l.sets - 1), row);
+      }
+      unpack_block<kNumber, kOffset>(l.values, block + row * 4, first, second,
+                                     panel.w[row / 16][at] + row % 16);
     }
   }
 }
@@ -207,31 +206,40 @@ constexpr Multiply kMultiply[14] = {NIBBLE_ROWS_14(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
 using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
-template <Codes kCodes>
+template <Number kNumber>
 Unpack unpack_of(const Layout& l) {
-  return l.has_offset ? unpack<kCodes, true> : unpack<kCodes, false>;
+  return l.has_offset ? unpack<kNumber, true> : unpack<kNumber, false>;
 }
 Unpack unpack_of(Element element, const Layout& l) {
   switch (element) {
     case Element::kF32:
-      return unpack<Codes::kF32, false>;
+      return unpack<Number::kF32, false>;
     case Element::kF16:
-      return unpack<Codes::kF16, false>;
+      return unpack<Number::kF16, false>;
     case Element::kBF16:
-      return unpack<Codes::kBF16, false>;
+      return unpack<Number::kBF16, false>;
     case Element::kE4M3:
-      return unpack<Codes::kE4M3, false>;
+      return unpack<Number::kE4M3, false>;
     case Element::kE4M3FNUZ:
-      return unpack<Codes::kE4M3FNUZ, false>;
+      return unpack<Number::kE4M3FNUZ, false>;
     case Element::kE5M2:
-      return unpack<Codes::kE5M2, false>;
+      return unpack<Number::kE5M2, false>;
     case Element::kE2M1:
     case Element::kNF4:
     case Element::kFP4:
-      return unpack<Codes::kTable4, false>;
+      return unpack<Number::kTable4, false>;
     default:
-      return l.packing == Packing::kN4 ? unpack_of<Codes::kInteger4>(l)
-                                       : unpack_of<Codes::kInteger8>(l);
+      break;
+  }
+  switch (l.packing) {
+    case Packing::kN2:
+      return unpack_of<Number::kInteger2>(l);
+    case Packing::kN4:
+      return unpack_of<Number::kInteger4>(l);
+    case Packing::kN6:
+      return unpack_of<Number::kInteger6>(l);
+    default:
+      return unpack_of<Number::kInteger8>(l);
   }
 }
 
@@ -298,7 +306,9 @@ void multiply_any(const KernelArgs& args) {
 
 }  // namespace
 
+void matmul_f32_x2g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x4g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
+void matmul_f32_x6g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x8g_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_x16_avx512(const KernelArgs& args) noexcept { multiply_any(args); }
 void matmul_f32_f32_avx512(const KernelArgs& args) noexcept { multiply_any(args); }

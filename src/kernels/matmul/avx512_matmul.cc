@@ -17,78 +17,50 @@ struct alignas(64) Panel {
 constexpr int64_t kPanels = 3;  // tiles that share a token block while it is in the L1 cache
 static_assert(kPanels * sizeof(Panel) + 14 * 32 * 4 <= kPanelBytes);
 
-NIBBLE_INLINE __m512i both_halves(__m512i zeros) {  // s32 -> the same number twice in s16
-  return _mm512_or_si512(_mm512_slli_epi32(zeros, 16),
-                         _mm512_and_si512(zeros, _mm512_set1_epi32(0xffff)));
+// 16 zeros, each twice in s16.
+NIBBLE_INLINE __m512i zero_pairs(__m512i zero) {
+  return _mm512_or_si512(_mm512_slli_epi32(zero, 16),
+                         _mm512_and_si512(zero, _mm512_set1_epi32(0xffff)));
 }
 
-// The 16 rows of half h of a block of n4: 4 lines of 8 inputs.
-NIBBLE_INLINE void unpack_half_n4(const std::byte* block, __m512i zero_first, __m512i zero_second,
-                                  int16_t* to) {
-  const __m512i nibble = _mm512_set1_epi16(15);
-  NIBBLE_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const __m512i line = load(block + j * 128);
-    const __m512i first_even = _mm512_and_si512(line, nibble);
-    const __m512i second_even = _mm512_and_si512(_mm512_srli_epi16(line, 4), nibble);
-    const __m512i first_odd = _mm512_and_si512(_mm512_srli_epi16(line, 8), nibble);
-    const __m512i second_odd = _mm512_srli_epi16(line, 12);
-    int16_t* at = to + j * 64;
-    _mm512_store_si512(at, _mm512_sub_epi16(first_even, zero_first));
-    _mm512_store_si512(at + 32, _mm512_sub_epi16(first_odd, zero_first));
-    _mm512_store_si512(at + 256, _mm512_sub_epi16(second_even, zero_second));
-    _mm512_store_si512(at + 288, _mm512_sub_epi16(second_odd, zero_second));
-  }
-}
-NIBBLE_INLINE void unpack_half_n8(const std::byte* block, __m512i zero_first, __m512i zero_second,
-                                  int16_t* to) {
+// 16 rows of a block; `to` is their place in the panel: a line of four inputs is two of pairs.
+template <Codes kCodes>
+NIBBLE_INLINE void unpack_block(const std::byte* block, __m512i zero_first, __m512i zero_second,
+                                int16_t* to) {
   const __m512i byte = _mm512_set1_epi16(255);
   NIBBLE_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const __m512i zero = j < 4 ? zero_first : zero_second;
-    const __m512i line = load(block + j * 128);
-    _mm512_store_si512(to + j * 64, _mm512_sub_epi16(_mm512_and_si512(line, byte), zero));
-    _mm512_store_si512(to + j * 64 + 32, _mm512_sub_epi16(_mm512_srli_epi16(line, 8), zero));
+  for (int j = 0; j < 4; ++j) {
+    NIBBLE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const __m512i zero = half == 0 ? zero_first : zero_second;
+      const __m512i codes = load_codes<kCodes>(block, half, j);
+      int16_t* at = to + (4 * half + j) * 64;
+      _mm512_store_si512(at, _mm512_sub_epi16(_mm512_and_si512(codes, byte), zero));
+      _mm512_store_si512(at + 32, _mm512_sub_epi16(_mm512_srli_epi16(codes, 8), zero));
+    }
   }
-}
-
-NIBBLE_INLINE __m512i zeros_of(const Layout& l, const std::byte* zero) {
-  return both_halves(l.zero_bytes == 0 ? _mm512_set1_epi32(l.zero_const)
-                                       : load_zeros(l.zero_bytes, zero));
 }
 
 // Inputs [k, k + count) of a tile; both are multiples of 32, and k of the unit.
-template <Packing kPacking>
+template <Codes kCodes>
 void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
-  const int64_t stride = l.header_bytes + l.group / kBlockK * l.block_bytes;
   for (int64_t at = 0; at < count; at += kBlockK) {
-    const int64_t group = (k + at) / l.group;
-    const std::byte* header = tile + group * stride;
-    const std::byte* block =
-        header + l.header_bytes + (k + at - group * l.group) / kBlockK * l.block_bytes;
-    const std::byte* zeros = header + l.sets * kTileRows * l.scale_bytes;
-    const std::byte* offsets = zeros + l.sets * kTileRows * l.zero_bytes;
-    NIBBLE_UNROLL
-    for (int h = 0; h < 2; ++h) {
-      const __m512i first = zeros_of(l, zeros + h * 16 * l.zero_bytes);
-      const __m512i second =
-          l.sets == 1 ? first : zeros_of(l, zeros + (kTileRows + h * 16) * l.zero_bytes);
-      int16_t* to = &panel.codes[h][at / 2][0][0];
-      if constexpr (kPacking == Packing::kN4) {
-        unpack_half_n4(block + h * 64, first, second, to);
-      } else {
-        unpack_half_n8(block + h * 64, first, second, to);
-      }
-    }
-    if (at % l.unit != 0) continue;
-    for (int64_t set = 0; set < l.sets; ++set) {
-      const int64_t unit = at / l.unit + set;
-      for (int64_t h = 0; h < 2; ++h) {
-        const int64_t row = (set * kTileRows + h * 16) * l.scale_bytes;
-        _mm512_store_ps(panel.scale[unit] + h * 16, load_scales(l.scale_store, header + row));
-        if (!l.has_offset) continue;
-        _mm512_store_ps(panel.offset[unit] + h * 16, load_scales(l.scale_store, offsets + row));
-      }
+    const int64_t g = (k + at) / l.group;
+    const auto group = group_in(l, tile, g);
+    const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    for (int row = 0; row < kTileRows; row += 16) {
+      const Numbers first = load_numbers(l, header_parts(l, group.header, group.super, 0), row);
+      const Numbers second =
+          load_numbers(l, header_parts(l, group.header, group.super, l.sets - 1), row);
+      unpack_block<kCodes>(block + row * 4, zero_pairs(first.zero), zero_pairs(second.zero),
+                           &panel.codes[row / 16][at / 2][0][0]);
+      if (at % l.unit != 0) continue;
+      const int64_t unit = at / l.unit;
+      _mm512_store_ps(panel.scale[unit] + row, first.scale);
+      _mm512_store_ps(panel.offset[unit] + row, first.offset);
+      if (l.sets == 1) continue;
+      _mm512_store_ps(panel.scale[unit + 1] + row, second.scale);
+      _mm512_store_ps(panel.offset[unit + 1] + row, second.offset);
     }
   }
 }
@@ -166,14 +138,14 @@ constexpr Multiply kMultiply[14][2] = {NIBBLE_ROWS_14(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
 // kPanels tiles from `tile` on, all tokens, inputs [k, k + count).
-template <Packing kPacking>
+template <Codes kCodes>
 void multiply_panels(const KernelArgs& args, int64_t tile, int64_t tiles, int64_t k,
                      int64_t count) {
   const Layout& l = *args.layout;
   auto* panels = reinterpret_cast<Panel*>(args.scratch);
   auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
   for (int64_t t = 0; t < tiles; ++t) {
-    unpack<kPacking>(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+    unpack<kCodes>(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
   }
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     const TokenBlock x = token_block(*args.x, m);
@@ -194,21 +166,26 @@ void multiply_panels(const KernelArgs& args, int64_t tile, int64_t tiles, int64_
   }
 }
 
-template <Packing kPacking>
+template <Codes kCodes>
 NIBBLE_INLINE void many_tokens(const KernelArgs& args) {
   for (int64_t tile = args.tile_begin; tile < args.tile_end; tile += kPanels) {
     const int64_t left = args.tile_end - tile;
     const int64_t tiles = left < kPanels ? left : kPanels;
     for (int64_t k = 0; k < args.layout->k_pad; k += kPanelK) {
       const int64_t rest = args.layout->k_pad - k;
-      multiply_panels<kPacking>(args, tile, tiles, k, rest < kPanelK ? rest : kPanelK);
+      multiply_panels<kCodes>(args, tile, tiles, k, rest < kPanelK ? rest : kPanelK);
     }
   }
 }
 
 }  // namespace
 
-void matmul_s16_u4g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Packing::kN4>(args); }
-void matmul_s16_u8g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Packing::kN8>(args); }
+void matmul_s16_u2g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Codes::kN2>(args); }
+void matmul_s16_u4g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Codes::kN4>(args); }
+void matmul_s16_u6g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Codes::kN6>(args); }
+void matmul_s16_u8g_avx512vnni(const KernelArgs& args) noexcept { many_tokens<Codes::kN8>(args); }
+void matmul_s16_e2m1g_avx512vnni(const KernelArgs& args) noexcept {
+  many_tokens<Codes::kE2M1>(args);
+}
 
 }  // namespace nibble::kernels

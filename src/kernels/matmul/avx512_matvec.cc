@@ -1,4 +1,4 @@
-// Integer weights x 16-bit integer activations with AVX-512 VNNI.
+// Integer weights x 16-bit integer activations with AVX-512 VNNI, few tokens.
 //
 // Per unit u of inputs (16 to 128) and output n the products of the integers are summed exactly in
 // s32; then, in this order and in f32, all kernels of this family on every instruction set do
@@ -8,8 +8,7 @@
 //
 // so their results are equal bit by bit, whatever the number of tokens.
 //
-// Here x is two s8 digits, q = 256 h + l, and codes go from memory to vpdpbusd: nothing else is
-// read.
+// Here x is two s8 digits, q = 256 h + l, and codes go from memory to vpdpbusd.
 #include "kernels/matmul/avx512_inline.h"
 
 namespace nibble::kernels {
@@ -39,169 +38,121 @@ NIBBLE_INLINE void dot4(Sums& s, __m512i code0, __m512i code1, const std::byte* 
   s.low1 = _mm512_dpbusd_epi32(s.low1, code1, low);
 }
 
-// A block of 32 inputs is added in two independent chains: for n4 the first and second half of it
-// (which the nibbles keep apart), for n8 in turns.
-template <int kTokens>
-NIBBLE_INLINE void dot_block_n4(Sums (&a)[kTokens], Sums (&b)[kTokens], const std::byte* codes,
-                                const std::byte* x, int64_t token_bytes) {
-  const __m512i nibble = _mm512_set1_epi8(15);
+// Halves [kFirst, kEnd) of a block, each into its own sums (which may be the same).
+template <Codes kCodes, int kTokens, int kFirst, int kEnd>
+NIBBLE_INLINE void dot_block(Sums (&first)[kTokens], Sums (&second)[kTokens],
+                             const std::byte* block, const std::byte* x, int64_t token_bytes) {
   NIBBLE_UNROLL
   for (int j = 0; j < 4; ++j) {
-    const __m512i both0 = load(codes + j * 128);
-    const __m512i both1 = load(codes + j * 128 + 64);
-    const __m512i first0 = _mm512_and_si512(both0, nibble);
-    const __m512i first1 = _mm512_and_si512(both1, nibble);
-    const __m512i second0 = _mm512_and_si512(_mm512_srli_epi16(both0, 4), nibble);
-    const __m512i second1 = _mm512_and_si512(_mm512_srli_epi16(both1, 4), nibble);
     NIBBLE_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      dot4(a[t], first0, first1, x + t * token_bytes + 4 * j);
-      dot4(b[t], second0, second1, x + t * token_bytes + 4 * j + 16);
-    }
-  }
-}
-template <int kTokens>
-NIBBLE_INLINE void dot_block_n8(Sums (&a)[kTokens], Sums (&b)[kTokens], const std::byte* codes,
-                                const std::byte* x, int64_t token_bytes) {
-  NIBBLE_UNROLL
-  for (int j = 0; j < 8; ++j) {
-    const __m512i code0 = load(codes + j * 128);
-    const __m512i code1 = load(codes + j * 128 + 64);
-    NIBBLE_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      dot4(j % 2 == 0 ? a[t] : b[t], code0, code1, x + t * token_bytes + 4 * j);
-    }
-  }
-}
-// A unit of 16 is half a block: its codes are the low or the high nibbles, or half of the lines.
-template <Packing kPacking, int kTokens>
-NIBBLE_INLINE void dot_half(Sums (&a)[kTokens], int half, const std::byte* codes,
-                            const std::byte* x, int64_t token_bytes) {
-  const __m512i nibble = _mm512_set1_epi8(15);
-  NIBBLE_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const std::byte* line = codes + (kPacking == Packing::kN4 ? j : j + 4 * half) * 128;
-    __m512i code0 = load(line);
-    __m512i code1 = load(line + 64);
-    if constexpr (kPacking == Packing::kN4) {
-      code0 = _mm512_and_si512(_mm512_srli_epi16(code0, 4 * half), nibble);
-      code1 = _mm512_and_si512(_mm512_srli_epi16(code1, 4 * half), nibble);
-    }
-    NIBBLE_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      dot4(a[t], code0, code1, x + t * token_bytes + 16 * half + 4 * j);
+    for (int half = kFirst; half < kEnd; ++half) {
+      const __m512i code0 = load_codes<kCodes>(block, half, j);
+      const __m512i code1 = load_codes<kCodes>(block + 64, half, j);
+      NIBBLE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        dot4(half == 0 ? first[t] : second[t], code0, code1,
+             x + t * token_bytes + 16 * half + 4 * j);
+      }
     }
   }
 }
 
-// The scales, zeros and offsets of 32 rows for one unit, and what they make of its sums.
-struct Numbers {
-  __m512 scale0, scale1, offset0, offset1;
-  __m512i zero0, zero1;
-};
-NIBBLE_INLINE Numbers load_numbers(const Layout& l, const std::byte* header, int64_t set) {
-  const std::byte* scale = header + set * kTileRows * l.scale_bytes;
-  const std::byte* zeros = header + l.sets * kTileRows * l.scale_bytes;
-  const std::byte* zero = zeros + set * kTileRows * l.zero_bytes;
-  const std::byte* offset =
-      zeros + l.sets * kTileRows * l.zero_bytes + set * kTileRows * l.scale_bytes;
-  Numbers out;
-  out.scale0 = load_scales(l.scale_store, scale);
-  out.scale1 = load_scales(l.scale_store, scale + 16 * l.scale_bytes);
-  out.zero0 = out.zero1 = _mm512_set1_epi32(l.zero_const);
+// y of 16 rows += what the sums of one unit stand for.
+NIBBLE_INLINE __m512 add_rows(const Layout& l, const Numbers& w, __m512i high, __m512i low,
+                              const TokenBlock& x, int64_t at, __m512 y) {
+  __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
   if (l.zero_bytes != 0) {
-    out.zero0 = load_zeros(l.zero_bytes, zero);
-    out.zero1 = load_zeros(l.zero_bytes, zero + 16 * l.zero_bytes);
+    sum = _mm512_sub_epi32(sum, _mm512_mullo_epi32(w.zero, _mm512_set1_epi32(x.sum[at])));
+  } else {
+    sum = _mm512_sub_epi32(sum, _mm512_set1_epi32(l.zero_const * x.sum[at]));
   }
-  out.offset0 = out.offset1 = _mm512_setzero_ps();
-  if (l.has_offset) {
-    out.offset0 = load_scales(l.scale_store, offset);
-    out.offset1 = load_scales(l.scale_store, offset + 16 * l.scale_bytes);
-  }
-  return out;
+  const __m512 scale = _mm512_mul_ps(w.scale, _mm512_set1_ps(x.scale[at]));
+  y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, y);
+  if (l.has_offset) y = _mm512_fmadd_ps(w.offset, _mm512_set1_ps(x.scaled_sum[at]), y);
+  return y;
 }
-
 template <int kTokens>
-NIBBLE_INLINE void add_unit(const Layout& l, const Numbers& w, const Sums (&sums)[kTokens],
-                            const TokenBlock& x, int64_t unit, __m512 (&y0)[kTokens],
-                            __m512 (&y1)[kTokens]) {
+NIBBLE_INLINE void add_unit(const Layout& l, const Header<const std::byte>& header,
+                            const Sums (&sums)[kTokens], const TokenBlock& x, int64_t unit,
+                            __m512 (&y0)[kTokens], __m512 (&y1)[kTokens]) {
+  const Numbers w0 = load_numbers(l, header, 0);
+  const Numbers w1 = load_numbers(l, header, 16);
   NIBBLE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     const int64_t at = unit * kTokens + t;
-    const __m512i sum_x = _mm512_set1_epi32(x.sum[at]);
-    __m512i sum0 = _mm512_add_epi32(_mm512_slli_epi32(sums[t].high0, 8), sums[t].low0);
-    __m512i sum1 = _mm512_add_epi32(_mm512_slli_epi32(sums[t].high1, 8), sums[t].low1);
-    if (l.zero_bytes != 0) {
-      sum0 = _mm512_sub_epi32(sum0, _mm512_mullo_epi32(w.zero0, sum_x));
-      sum1 = _mm512_sub_epi32(sum1, _mm512_mullo_epi32(w.zero1, sum_x));
-    } else {
-      const __m512i zero_sum = _mm512_set1_epi32(l.zero_const * x.sum[at]);
-      sum0 = _mm512_sub_epi32(sum0, zero_sum);
-      sum1 = _mm512_sub_epi32(sum1, zero_sum);
-    }
-    const __m512 scale_x = _mm512_set1_ps(x.scale[at]);
-    y0[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum0), _mm512_mul_ps(w.scale0, scale_x), y0[t]);
-    y1[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum1), _mm512_mul_ps(w.scale1, scale_x), y1[t]);
-    if (l.has_offset) {
-      const __m512 scaled = _mm512_set1_ps(x.scaled_sum[at]);
-      y0[t] = _mm512_fmadd_ps(w.offset0, scaled, y0[t]);
-      y1[t] = _mm512_fmadd_ps(w.offset1, scaled, y1[t]);
-    }
+    y0[t] = add_rows(l, w0, sums[t].high0, sums[t].low0, x, at, y0[t]);
+    y1[t] = add_rows(l, w1, sums[t].high1, sums[t].low1, x, at, y1[t]);
   }
 }
 
-template <Packing kPacking, int kTokens>
-NIBBLE_INLINE void gemv_tile(const KernelArgs& args, const std::byte* tile, const TokenBlock& x,
-                             __m512 (&y0)[kTokens], __m512 (&y1)[kTokens]) {
+// A header whose scales serve 16 inputs each, and its block.
+template <Codes kCodes, int kTokens>
+NIBBLE_INLINE void multiply_halves(const Layout& l, const std::byte* at, const std::byte* super,
+                                   const TokenBlock& x, const std::byte* digits,
+                                   int64_t token_bytes, int64_t unit, __m512 (&y0)[kTokens],
+                                   __m512 (&y1)[kTokens]) {
+  Sums sums[kTokens];
+  NIBBLE_UNROLL
+  for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
+  const std::byte* block = at + l.header_bytes;
+  dot_block<kCodes, kTokens, 0, 1>(sums, sums, block, digits, token_bytes);
+  add_unit<kTokens>(l, header_parts(l, at, super, 0), sums, x, unit, y0, y1);
+  NIBBLE_UNROLL
+  for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
+  dot_block<kCodes, kTokens, 1, 2>(sums, sums, block, digits, token_bytes);
+  add_unit<kTokens>(l, header_parts(l, at, super, 1), sums, x, unit + 1, y0, y1);
+}
+
+template <Codes kCodes, int kTokens>
+NIBBLE_INLINE void multiply_tile(const KernelArgs& args, const std::byte* tile, const TokenBlock& x,
+                                 __m512 (&y0)[kTokens], __m512 (&y1)[kTokens]) {
   const Layout& l = *args.layout;
   const int64_t token_bytes = args.x->token_bytes;
+  const int64_t group_blocks = l.group / kBlockK;
+  const int64_t unit_blocks = l.unit / kBlockK;
   const std::byte* at = tile;
+  const std::byte* super = tile;
   const std::byte* digits = x.data;
   int64_t unit = 0;
   int64_t left = l.k_pad / kBlockK;
-  const int64_t group_blocks = l.group / kBlockK;
-  const int64_t unit_blocks = l.unit / kBlockK;
+  int64_t until_super = 0;
   while (left > 0) {
-    const std::byte* header = at;
-    at += l.header_bytes;
+    if (until_super-- == 0) {
+      super = at;
+      at += l.super_bytes;
+      until_super = l.super_groups - 1;
+    }
     int64_t blocks = group_blocks < left ? group_blocks : left;
     left -= blocks;
     if (l.unit == 16) {
-      NIBBLE_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        Sums sums[kTokens];
-        NIBBLE_UNROLL
-        for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
-        dot_half<kPacking, kTokens>(sums, half, at, digits, token_bytes);
-        add_unit<kTokens>(l, load_numbers(l, header, half), sums, x, unit++, y0, y1);
-      }
-      at += l.block_bytes;
+      multiply_halves<kCodes, kTokens>(l, at, super, x, digits, token_bytes, unit, y0, y1);
+      at += l.header_bytes + l.block_bytes;
       digits += 64;
+      unit += 2;
       continue;
     }
+    const Header<const std::byte> header = header_parts(l, at, super, 0);
+    at += l.header_bytes;
     while (blocks > 0) {
+      // One token alone would wait for its sums: it has two of each.
       Sums a[kTokens];
       Sums b[kTokens];
       NIBBLE_UNROLL
       for (int t = 0; t < kTokens; ++t) a[t] = b[t] = no_sums();
       const int64_t end = blocks > unit_blocks ? blocks - unit_blocks : 0;
       for (; blocks > end; --blocks) {
-        if constexpr (kPacking == Packing::kN4) {
-          dot_block_n4<kTokens>(a, kTokens > 1 ? a : b, at, digits, token_bytes);
-        } else {
-          dot_block_n8<kTokens>(a, kTokens > 1 ? a : b, at, digits, token_bytes);
-        }
+        dot_block<kCodes, kTokens, 0, 2>(a, kTokens > 1 ? a : b, at, digits, token_bytes);
         at += l.block_bytes;
         digits += 64;
       }
       if constexpr (kTokens == 1) add_sums(a[0], b[0]);
-      add_unit<kTokens>(l, load_numbers(l, header, 0), a, x, unit++, y0, y1);
+      add_unit<kTokens>(l, header, a, x, unit++, y0, y1);
     }
   }
 }
 
-template <Packing kPacking, int kTokens>
-void gemv(const KernelArgs& args, int64_t m) {
+template <Codes kCodes, int kTokens>
+void multiply(const KernelArgs& args, int64_t m) {
   const Layout& l = *args.layout;
   const TokenBlock x = token_block(*args.x, m);
   for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
@@ -209,7 +160,8 @@ void gemv(const KernelArgs& args, int64_t m) {
     __m512 y1[kTokens];
     NIBBLE_UNROLL
     for (int t = 0; t < kTokens; ++t) y0[t] = y1[t] = _mm512_setzero_ps();
-    gemv_tile<kPacking, kTokens>(args, args.weight->bytes.data() + tile * l.tile_bytes, x, y0, y1);
+    multiply_tile<kCodes, kTokens>(args, args.weight->bytes.data() + tile * l.tile_bytes, x, y0,
+                                   y1);
     const int64_t rows = l.n - tile * kTileRows;
     NIBBLE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
@@ -220,28 +172,33 @@ void gemv(const KernelArgs& args, int64_t m) {
   }
 }
 
-template <Packing kPacking>
+template <Codes kCodes>
 NIBBLE_INLINE void few_tokens(const KernelArgs& args) {
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     switch (token_block(*args.x, m).rows) {
       case 1:
-        gemv<kPacking, 1>(args, m);
+        multiply<kCodes, 1>(args, m);
         break;
       case 2:
-        gemv<kPacking, 2>(args, m);
+        multiply<kCodes, 2>(args, m);
         break;
       case 3:
-        gemv<kPacking, 3>(args, m);
+        multiply<kCodes, 3>(args, m);
         break;
       default:
-        gemv<kPacking, 4>(args, m);
+        multiply<kCodes, 4>(args, m);
     }
   }
 }
 
 }  // namespace
 
-void matvec_s8x2_u4g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN4>(args); }
-void matvec_s8x2_u8g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Packing::kN8>(args); }
+void matvec_s8x2_u2g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Codes::kN2>(args); }
+void matvec_s8x2_u4g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Codes::kN4>(args); }
+void matvec_s8x2_u6g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Codes::kN6>(args); }
+void matvec_s8x2_u8g_avx512vnni(const KernelArgs& args) noexcept { few_tokens<Codes::kN8>(args); }
+void matvec_s8x2_e2m1g_avx512vnni(const KernelArgs& args) noexcept {
+  few_tokens<Codes::kE2M1>(args);
+}
 
 }  // namespace nibble::kernels

@@ -57,6 +57,9 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
     return fmt::format("reads integer codes; the weight is {}",
                        tensor::name(problem.weight.element));
   }
+  if (kernel.reads == Reads::kE2M1 && problem.weight.element != tensor::Element::kE2M1) {
+    return fmt::format("reads e2m1; the weight is {}", tensor::name(problem.weight.element));
+  }
   const std::string packing = packing_refusal(problem, kernel.packing);
   if (!packing.empty()) return packing;
   if (policy.precision == Precision::kExact && holds_integers(kernel.form)) {

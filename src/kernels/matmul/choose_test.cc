@@ -19,7 +19,8 @@ MatmulProblem problem(const WeightFormat& weight, int64_t n = 576, int64_t k = 1
 
 TEST(choose, names_follow_the_grammar) {
   const std::regex grammar(
-      "(matmul|matvec)_(f32|bf16|s16|s8x2|s8)_(any|u4|u8|x4|x8|x16|f32)[gctb]?_f32_"
+      "(matmul|matvec)_(f32|bf16|s16|s8x2|s8)_(any|u2|u4|u6|u8|e2m1|x2|x4|x6|x8|x16|f32)[gctb]?_"
+      "f32_"
       "(reference|avx2|avx512|avx512vnni|avx512bf16|amx)");
   for (const Kernel& kernel : all_kernels()) {
     EXPECT_TRUE(std::regex_match(kernel.name, grammar)) << kernel.name;

@@ -17,7 +17,9 @@ enum class Form : uint8_t {
   kS16Panel,  // per block of tokens: (k_pad / 2, rows) pairs of s16
   kS8Digits,  // per token: s16 as two digits; per 32 inputs the 32 high ones, then the 32 low ones
 };
-inline bool holds_integers(Form form) { return form == Form::kS16Panel || form == Form::kS8Digits; }
+NIBBLE_INLINE bool holds_integers(Form form) {
+  return form == Form::kS16Panel || form == Form::kS8Digits;
+}
 
 // x in one form, cut into blocks of `rows` tokens (the last may be shorter).
 //
@@ -46,7 +48,7 @@ struct TokenBlock {
   const int32_t* sum;
   const float* scaled_sum;
 };
-inline TokenBlock token_block(const Activations& x, int64_t m) {
+NIBBLE_INLINE TokenBlock token_block(const Activations& x, int64_t m) {
   const int64_t at = m * x.units;
   const int64_t left = x.m - m;
   return {left < x.rows ? left : x.rows, x.data + m * x.token_bytes, x.scale + at, x.sum + at,
@@ -56,6 +58,7 @@ inline TokenBlock token_block(const Activations& x, int64_t m) {
 // Which weights a kernel reads.
 enum class Reads : uint8_t {
   kInteger,  // s*, u* codes: value - zero is an integer
+  kE2M1,     // twice the value is an integer
   kAny,      // whatever the packing holds
 };
 

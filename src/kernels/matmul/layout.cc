@@ -11,18 +11,31 @@ using tensor::Element;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
 
-constexpr const char* kNames[] = {"n4", "n8", "n16", "n32", "plain"};
+struct PackingInfo {
+  const char* name;
+  int least_bits;
+  int most_bits;
+  int64_t block_bytes;
+};
+constexpr PackingInfo kPackings[] = {
+    {"n2", 1, 2, 256},     {"n4", 3, 4, 512},     {"n6", 5, 6, 768},  {"n8", 7, 8, 1024},
+    {"n16", 16, 16, 2048}, {"n32", 32, 32, 4096}, {"plain", 1, 32, 0}};
+const PackingInfo& info(Packing packing) { return kPackings[static_cast<int>(packing)]; }
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-ScaleStore store_of(tensor::DType type) {
-  switch (type) {
-    case tensor::DType::kF16:
-    case tensor::DType::kE4M3:  // a subset of f16
+ScaleStore store_of(const WeightFormat& f) {
+  if (f.super_k > 0 && f.element != Element::kE2M1) return ScaleStore::kSuper;
+  switch (f.scale_type) {
+    case tensor::DType::kE4M3:  // a subset of f16, also halved
       return ScaleStore::kF16;
+    case tensor::DType::kF16:  // half of one may be no f16
+      return f.element == Element::kE2M1 ? ScaleStore::kF32 : ScaleStore::kF16;
     case tensor::DType::kBF16:
-    case tensor::DType::kE8M0:  // a subset of bf16
-      return ScaleStore::kBF16;
+    case tensor::DType::kE8M0:  // a subset of bf16, also halved
+      return f.element == Element::kE2M1 && f.scale_type == tensor::DType::kBF16
+                 ? ScaleStore::kF32
+                 : ScaleStore::kBF16;
     default:
       return ScaleStore::kF32;
   }
@@ -57,37 +70,61 @@ void add_tiles(const WeightFormat& f, Layout& l) {
   l.groups = (l.k_pad + l.group - 1) / l.group;
   l.unit = unit_of(f.group_k);
   l.header_bytes = kTileRows * l.sets * (l.scale_bytes * (l.has_offset ? 2 : 1) + l.zero_bytes);
-  l.block_bytes = 512 << static_cast<int>(l.packing);
-  l.tile_bytes = l.groups * l.header_bytes + l.k_pad / kBlockK * l.block_bytes;
+  l.block_bytes = info(l.packing).block_bytes;
+  int64_t supers = 0;
+  if (l.scale_store == ScaleStore::kSuper) {
+    l.super_groups = f.super_k / l.group;
+    l.super_bytes = kTileRows * 2 * (l.has_offset ? 2 : 1);
+    supers = (l.groups + l.super_groups - 1) / l.super_groups;
+  }
+  l.tile_bytes =
+      supers * l.super_bytes + l.groups * l.header_bytes + l.k_pad / kBlockK * l.block_bytes;
   l.bytes = l.tiles * l.tile_bytes;
 }
 
-}  // namespace
-
-const char* name(Packing packing) { return kNames[static_cast<int>(packing)]; }
-
-Packing packing_named(const std::string& name) {
-  for (int i = 0; i < 5; ++i) {
-    if (name == kNames[i]) return static_cast<Packing>(i);
-  }
-  NIBBLE_CHECK(false && "unknown packing");
-}
-
-const float* code_values(Element element) {
+// The values of an element's codes as stored, 16 or 256 of them.
+const float* stored_values(Element element) {
   struct alignas(64) Tables {
     float value[22][256];
     Tables() {
-      for (uint32_t e = 0; e < 22; ++e) {
-        const int bits = tensor::bits(static_cast<Element>(e));
+      for (int e = 0; e < 22; ++e) {
+        const auto type = static_cast<Element>(e);
+        const int bits = tensor::bits(type);
         const uint32_t codes = bits > 8 ? 0 : bits > 4 ? 256 : 16;
         for (uint32_t c = 0; c < codes; ++c) {
-          value[e][c] = tensor::value_of(static_cast<Element>(e), c);
+          value[e][c] = (type == Element::kE2M1 ? 2.0f : 1.0f) * tensor::value_of(type, c);
         }
       }
     }
   };
   static const Tables tables;
   return tables.value[static_cast<int>(element)];
+}
+
+std::string group_refusal(const MatmulProblem& problem) {
+  const WeightFormat& f = problem.weight;
+  const bool fits = f.group_k == 0 || f.group_k == 16 || f.group_k % 32 == 0;
+  if (!fits && f.group_k < problem.k) {
+    return fmt::format("needs groups of 16 or of a multiple of 32 along K; the group is {}",
+                       f.group_k);
+  }
+  const int64_t header = f.group_k == 16 ? 32 : f.group_k;
+  if (f.super_k > 0 && (header == 0 || f.super_k % header != 0)) {
+    return fmt::format("needs super groups of whole groups; {} is not a multiple of {}", f.super_k,
+                       header);
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* name(Packing packing) { return info(packing).name; }
+
+Packing packing_named(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(Packing::kPlain); ++i) {
+    if (name == kPackings[i].name) return static_cast<Packing>(i);
+  }
+  NIBBLE_CHECK(false && "unknown packing");
 }
 
 int32_t code_bias(Element element) {
@@ -99,10 +136,9 @@ std::string packing_refusal(const MatmulProblem& problem, Packing packing) {
   const WeightFormat& f = problem.weight;
   if (packing == Packing::kPlain) return "";
   const int bits = tensor::bits(f.element);
-  const int most = 4 << static_cast<int>(packing);
-  const int least = packing == Packing::kN4 ? 1 : most / 2 + 1;
-  if (bits < least || bits > most) {
-    return fmt::format("holds codes of {} to {} bits; {} has {}", least, most,
+  const PackingInfo& p = info(packing);
+  if (bits < p.least_bits || bits > p.most_bits) {
+    return fmt::format("holds codes of {} to {} bits; {} has {}", p.least_bits, p.most_bits,
                        tensor::name(f.element), bits);
   }
   if (f.element == Element::kE5M2FNUZ) {
@@ -118,33 +154,30 @@ std::string packing_refusal(const MatmulProblem& problem, Packing packing) {
     return fmt::format("holds zero points of integer codes; the weight is {}",
                        tensor::to_string(f));
   }
-  const bool groups_fit = f.group_k == 0 || f.group_k == 16 || f.group_k % 32 == 0;
-  if (!groups_fit && f.group_k < problem.k) {
-    return fmt::format("needs groups of 16 or of a multiple of 32 along K; the group is {}",
-                       f.group_k);
-  }
-  return "";
+  return group_refusal(problem);
 }
 
 Layout make_layout(const MatmulProblem& problem, Packing packing) {
   WeightFormat f = problem.weight;
-  if (f.group_k >= problem.k) f.group_k = 0;  // one group along K
   Layout l;
   l.packing = packing;
   l.n = problem.n;
   l.k = problem.k;
   if (packing == Packing::kPlain) {
-    add_plain(problem.weight, l);
+    add_plain(f, l);
     return l;
   }
+  if (f.group_k >= problem.k && f.super_k == 0) f.group_k = 0;  // one group along K
   if (packing <= Packing::kN8) {  // a weight without scales is stored with scales of 1
-    l.scale_store = store_of(f.scale_type);
-    l.scale_bytes = l.scale_store == ScaleStore::kF32 ? 4 : 2;
+    l.scale_store = store_of(f);
+    constexpr int64_t kBytes[] = {2, 2, 4, 1};
+    l.scale_bytes = kBytes[static_cast<int>(l.scale_store)];
+    l.values = stored_values(f.element);
   }
-  if (packing <= Packing::kN8) l.values = code_values(f.element);
   l.has_offset = f.zero == ZeroKind::kOffset;
   if (tensor::is_integer(f.element)) l.zero_const = code_bias(f.element);
-  if (f.zero == ZeroKind::kInteger) l.zero_bytes = packing == Packing::kN4 ? 1 : 2;
+  if (f.element == Element::kE2M1) l.zero_const = kE2M1Zero;
+  if (f.zero == ZeroKind::kInteger) l.zero_bytes = packing <= Packing::kN4 ? 1 : 2;
   add_tiles(f, l);
   return l;
 }

@@ -48,7 +48,7 @@ int64_t tiles_an_item(const Layout& l, int64_t m, int64_t threads) {
 struct Job {
   KernelArgs args;
   const Kernel* kernel;
-  Layout layout;
+  const Layout* layout;
   Activations x;
   int64_t first_item = 0;  // of the parallel loop
   int64_t tiles_an_item = 1;
@@ -63,19 +63,19 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
   for (size_t i = 0; i < targets.size(); ++i) {
     Job& job = jobs[i];
     const PackedWeight& weight = *targets[i].weight;
-    job.layout = make_layout(weight.problem, packing_named(weight.choice.packing));
+    job.layout = weight.layout.get();
     job.kernel = &kernel_for(weight.choice, m);
-    const Request request{&weight, &job.layout, job.kernel};
+    const Request request{&weight, job.layout, job.kernel};
     const Job* twin = std::find_if(jobs, jobs + i, [&](const Job& other) {
-      return same_preparation(request, {other.args.weight, &other.layout, other.kernel});
+      return same_preparation(request, {other.args.weight, other.layout, other.kernel});
     });
     job.x = twin != jobs + i ? twin->x
                              : prepare(stream, kPrepareSlot + preparations++ * kPrepareSlots,
                                        request, x, ldx, m);
-    job.args = {&weight, &job.layout, &job.x, targets[i].y, targets[i].ldy, 0, 0, 0, m, nullptr};
+    job.args = {&weight, job.layout, &job.x, targets[i].y, targets[i].ldy, 0, 0, 0, m, nullptr};
     job.first_item = items;
-    job.tiles_an_item = tiles_an_item(job.layout, m, stream.threads());
-    items += divide_up(tiles_of(job.layout), job.tiles_an_item);
+    job.tiles_an_item = tiles_an_item(*job.layout, m, stream.threads());
+    items += divide_up(tiles_of(*job.layout), job.tiles_an_item);
   }
   std::byte* panels =
       stream.scratch(kPanelSlot, static_cast<size_t>(stream.threads() * kPanelBytes));
@@ -85,7 +85,7 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
       while (job->first_item > item) --job;
       KernelArgs args = job->args;
       args.tile_begin = (item - job->first_item) * job->tiles_an_item;
-      args.tile_end = std::min(args.tile_begin + job->tiles_an_item, tiles_of(job->layout));
+      args.tile_end = std::min(args.tile_begin + job->tiles_an_item, tiles_of(*job->layout));
       args.scratch = panels + worker * kPanelBytes;
       job->kernel->run(args);
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,10 +70,13 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
 // Bytes that pack() will allocate for this problem.
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice);
 
+struct Layout;
+
 // A weight as its kernels want it.
 struct PackedWeight {
   MatmulProblem problem;
   Choice choice;
+  std::shared_ptr<const Layout> layout;  // where things are in `bytes`
   tensor::Buffer bytes;
   std::vector<int32_t> order;       // act-order: x is gathered by it before the kernel runs
   std::vector<float> input_factor;  // see QuantizedWeight

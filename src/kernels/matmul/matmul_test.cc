@@ -44,6 +44,14 @@ std::vector<WeightFormat> formats() {
                    .group_k = 32,
                    .scale_type = element == Element::kE2M1 ? DType::kE8M0 : DType::kF16,
                    .act_order = integer});
+    for (int64_t group : {16, 32}) {  // scales of scales, as GGUF's K types have them
+      WeightFormat f{.element = element,
+                     .scaled = true,
+                     .group_k = group,
+                     .super_k = 64,
+                     .zero = integer && group == 32 ? ZeroKind::kOffset : ZeroKind::kNone};
+      if (tensor::bits(element) <= 8) out.push_back(f);
+    }
   }
   return out;
 }
@@ -60,8 +68,8 @@ TEST(matmul, packing_keeps_every_bit_of_every_format) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{3, 200}, {33, 64}, {64, 49}}) {
       const QuantizedWeight w = random_weight(f, n, k, ++seed);
       const MatmulProblem problem{n, k, f, {}};
-      for (Packing p :
-           {Packing::kN4, Packing::kN8, Packing::kN16, Packing::kN32, Packing::kPlain}) {
+      for (Packing p : {Packing::kN2, Packing::kN4, Packing::kN6, Packing::kN8, Packing::kN16,
+                        Packing::kN32, Packing::kPlain}) {
         if (!packing_refusal(problem, p).empty()) continue;
         ++packed_kinds;
         SCOPED_TRACE(tensor::to_string(f) + " " + name(p) + " seed " + std::to_string(seed));
@@ -176,6 +184,7 @@ bool runs_here(const Kernel& kernel) {
 
 bool reads(const Kernel& kernel, const QuantizedWeight& w) {
   if (kernel.reads == Reads::kInteger && !tensor::is_integer(w.format.element)) return false;
+  if (kernel.reads == Reads::kE2M1 && w.format.element != Element::kE2M1) return false;
   return packing_refusal({w.n, w.k, w.format, {}}, kernel.packing).empty();
 }
 

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "base/number.h"
@@ -31,6 +33,10 @@ struct Source {
     const int64_t row = f.group_n == 0 ? 0 : n / f.group_n;
     return w.scale[static_cast<size_t>(row * groups + g)];
   }
+  // As it is stored: e2m1 has its values doubled and its scales halved.
+  float stored_scale(int64_t n, int64_t g) const {
+    return w.format.element == tensor::Element::kE2M1 ? scale(n, g) / 2 : scale(n, g);
+  }
   float zero(int64_t n, int64_t g) const { return w.zero[static_cast<size_t>(n * groups + g)]; }
   float offset(int64_t n, int64_t g) const { return w.offset[static_cast<size_t>(n * groups + g)]; }
   const uint8_t* codes(int64_t n) const {
@@ -54,27 +60,77 @@ struct Trouble {
 
 bool same_number(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// Writes `value` as `store`; false when that changes it.
-bool put_scale(ScaleStore store, float value, std::byte* to) {
+// Writes `value` as `store`; false when that changes it. `super` is the f16 of a super header.
+bool put_scale(ScaleStore store, float value, const std::byte* super, std::byte* to);
+float get_scale(ScaleStore store, const std::byte* super, const std::byte* from);
+
+float get_f16(const std::byte* from) {
+  uint16_t code;
+  std::memcpy(&code, from, 2);
+  return base::f32_from_f16(code);
+}
+
+bool put_scale(ScaleStore store, float value, const std::byte* super, std::byte* to) {
   if (store == ScaleStore::kF32) {
     std::memcpy(to, &value, 4);
     return true;
   }
-  const bool half = store == ScaleStore::kF16;
-  const uint16_t code = half ? base::f16_from_f32(value) : base::bf16_from_f32(value);
-  std::memcpy(to, &code, 2);
-  return same_number(half ? base::f32_from_f16(code) : base::f32_from_bf16(code), value);
+  if (store == ScaleStore::kSuper) {
+    const float unit = get_f16(super);
+    const float times = unit == 0 ? 0 : value / unit;
+    if (!(times >= -128 && times <= 127)) return false;
+    *to = static_cast<std::byte>(static_cast<int8_t>(std::nearbyint(times)));
+  } else {
+    const uint16_t code =
+        store == ScaleStore::kF16 ? base::f16_from_f32(value) : base::bf16_from_f32(value);
+    std::memcpy(to, &code, 2);
+  }
+  return same_number(get_scale(store, super, to), value);
 }
 
-float get_scale(ScaleStore store, const std::byte* from) {
+float get_scale(ScaleStore store, const std::byte* super, const std::byte* from) {
   if (store == ScaleStore::kF32) {
     float value;
     std::memcpy(&value, from, 4);
     return value;
   }
+  if (store == ScaleStore::kSuper) {
+    return static_cast<float>(static_cast<int8_t>(*from)) * get_f16(super);
+  }
+  if (store == ScaleStore::kF16) return get_f16(from);
   uint16_t code;
   std::memcpy(&code, from, 2);
-  return store == ScaleStore::kF16 ? base::f32_from_f16(code) : base::f32_from_bf16(code);
+  return base::f32_from_bf16(code);
+}
+
+// The f16 of which all `count` numbers are multiples by -128..127, found again from their products:
+// every finite float is an integer times a power of two, and the f16 divides all of them. 0 when
+// there is none (or all are 0).
+float common_f16(const std::vector<float>& numbers) {
+  int lowest = 1000;
+  for (const float v : numbers) {
+    int exponent;
+    if (v == 0 || !std::isfinite(v)) continue;
+    std::frexp(v, &exponent);
+    lowest = std::min(lowest, exponent - 24);
+  }
+  uint64_t divisor = 0;
+  uint64_t most = 0;
+  for (const float v : numbers) {
+    const double units = std::ldexp(std::fabs(double{v}), -lowest);
+    if (!(units < 0x1p62)) return 0;
+    divisor = std::gcd(divisor, static_cast<uint64_t>(units));
+    most = std::max(most, static_cast<uint64_t>(units));
+  }
+  if (divisor == 0) return 0;
+  // The products may have a factor in common; the f16 is then the divisor over that.
+  for (uint64_t factor = 1; most / divisor * factor <= 127; ++factor) {
+    const double unit =
+        std::ldexp(static_cast<double>(divisor) / static_cast<double>(factor), lowest);
+    const auto narrow = static_cast<float>(unit);
+    if (narrow == unit && base::f32_from_f16(base::f16_from_f32(narrow)) == narrow) return narrow;
+  }
+  return 0;
 }
 
 bool put_zero(int64_t bytes, float value, std::byte* to) {
@@ -92,77 +148,121 @@ int32_t get_zero(int64_t bytes, const std::byte* from) {
   return zero;
 }
 
-// Where the numbers of group g of a tile's row stand. g counts scale groups, not headers.
+// The numbers of row r in scale group g of a tile.
 template <class Byte>
-struct HeaderAt {
-  Byte* scale;
-  Byte* zero;
-  Byte* offset;
-};
-
-int64_t header_stride(const Layout& l) {
-  return l.header_bytes + l.group / kBlockK * l.block_bytes;
-}
-
-template <class Byte>
-HeaderAt<Byte> header_at(const Layout& l, Byte* tile, int64_t g, int64_t r) {
-  Byte* header = tile + g / l.sets * header_stride(l);
-  const int64_t row = g % l.sets * kTileRows + r;
-  Byte* zero = header + kTileRows * l.sets * l.scale_bytes;
-  return {header + row * l.scale_bytes, zero + row * l.zero_bytes,
-          zero + kTileRows * l.sets * l.zero_bytes + row * l.scale_bytes};
+Header<Byte> header_at(const Layout& l, Byte* tile, int64_t g, int64_t r) {
+  const Group<Byte> group = group_in(l, tile, g / l.sets);
+  Header<Byte> h = header_parts(l, group.header, group.super, g % l.sets);
+  return {h.scale + r * l.scale_bytes, h.zero + r * l.zero_bytes, h.offset + r * l.scale_bytes,
+          h.super_scale + r * 2, h.super_offset + r * 2};
 }
 
 // Offset of block b (of 32 inputs) in a tile.
 int64_t block_at(const Layout& l, int64_t b) {
-  const int64_t blocks_a_group = l.group / kBlockK;
-  return (b / blocks_a_group + 1) * l.header_bytes + b * l.block_bytes;
+  const int64_t group_blocks = l.group / kBlockK;
+  const int64_t g = b / group_blocks;
+  const int64_t super = g % l.super_groups == 0 ? l.super_bytes : 0;
+  return group_at(l, g) + super + l.header_bytes + b % group_blocks * l.block_bytes;
+}
+
+void pack_supers(const Layout& l, const Source& src, int64_t n, std::byte* tile) {
+  const int64_t scale_groups = l.super_groups * l.sets;
+  std::vector<float> numbers;
+  for (int64_t first = 0; first < src.groups; first += scale_groups) {
+    const int64_t count = std::min(scale_groups, src.groups - first);
+    const auto at = header_at(l, tile, first, n % kTileRows);
+    numbers.clear();
+    for (int64_t g = first; g < first + count; ++g) numbers.push_back(src.stored_scale(n, g));
+    uint16_t code = base::f16_from_f32(common_f16(numbers));
+    std::memcpy(at.super_scale, &code, 2);
+    if (!l.has_offset) continue;
+    numbers.clear();
+    for (int64_t g = first; g < first + count; ++g) numbers.push_back(src.offset(n, g));
+    code = base::f16_from_f32(common_f16(numbers));
+    std::memcpy(at.super_offset, &code, 2);
+  }
 }
 
 void pack_headers(const Layout& l, const Source& src, int64_t n, std::byte* tile,
                   Trouble& trouble) {
   if (l.header_bytes == 0) return;
+  if (l.super_bytes != 0) pack_supers(l, src, n, tile);
   const float bias = static_cast<float>(code_bias(src.w.format.element));
   for (int64_t g = 0; g < src.groups; ++g) {
     const auto at = header_at(l, tile, g, n % kTileRows);
-    bool exact = put_scale(l.scale_store, src.scale(n, g), at.scale);
+    const float scale = src.stored_scale(n, g);
+    bool exact = put_scale(l.scale_store, scale, at.super_scale, at.scale);
+    // What half of a scale loses at the end of float's range would be lost.
+    if (scale != src.scale(n, g)) exact &= same_number(2 * scale, src.scale(n, g));
     if (l.zero_bytes != 0) exact &= put_zero(l.zero_bytes, src.zero(n, g) + bias, at.zero);
-    if (l.has_offset) exact &= put_scale(l.scale_store, src.offset(n, g), at.offset);
+    if (l.has_offset) {
+      exact &= put_scale(l.scale_store, src.offset(n, g), at.super_offset, at.offset);
+    }
     if (!exact) trouble.report(n, g);
   }
 }
 
-void pack_row_n4(const Layout& l, const uint8_t* codes, uint8_t bias, int64_t r, std::byte* tile) {
+// Line j (0..3) of a nibble plane, or line 0 or 1 of a plane of 2 bits, for one row: see layout.h.
+uint32_t nibble_lane(const uint8_t* codes, int j) {
+  uint32_t lane = 0;
+  for (int b = 0; b < 4; ++b) {
+    const uint32_t byte = (codes[4 * j + b] & 15u) | (codes[16 + 4 * j + b] & 15u) << 4;
+    lane |= byte << (8 * b);
+  }
+  return lane;
+}
+uint32_t pair_lane(const uint8_t* codes, int line, int shift) {
+  uint32_t lane = 0;
+  for (int j = 0; j < 4; ++j) {
+    for (int b = 0; b < 4; ++b) {
+      const uint32_t two = codes[16 * line + 4 * j + b] >> shift & 3u;
+      lane |= two << (8 * b + 2 * j);
+    }
+  }
+  return lane;
+}
+
+// 32 codes of one row, unsigned, into a block; `to` is the row's place in its first line.
+void pack_block(Packing packing, const uint8_t* codes, std::byte* to) {
+  if (packing == Packing::kN4 || packing == Packing::kN6) {
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t lane = nibble_lane(codes, j);
+      std::memcpy(to + j * 128, &lane, 4);
+    }
+  }
+  if (packing == Packing::kN2 || packing == Packing::kN6) {
+    const bool high = packing == Packing::kN6;
+    for (int line = 0; line < 2; ++line) {
+      const uint32_t lane = pair_lane(codes, line, high ? 4 : 0);
+      std::memcpy(to + (high ? 512 : 0) + line * 128, &lane, 4);
+    }
+  }
+  if (packing == Packing::kN8) {
+    for (int i = 0; i < 8; ++i) std::memcpy(to + i * 128, codes + 4 * i, 4);
+  }
+}
+
+// n2 to n8.
+void pack_row_codes(const Layout& l, const uint8_t* codes, uint8_t bias, int64_t r,
+                    std::byte* tile) {
   for (int64_t b = 0; b < l.k_pad / kBlockK; ++b) {
     uint8_t block[kBlockK] = {};
     const int64_t count = std::min(kBlockK, l.k - b * kBlockK);
     for (int64_t i = 0; i < count; ++i) {
-      block[i] = static_cast<uint8_t>(codes[b * kBlockK + i] + bias) & 15;
+      block[i] = static_cast<uint8_t>(codes[b * kBlockK + i] + bias);
     }
-    std::byte* to = tile + block_at(l, b) + r * 4;
-    for (int j = 0; j < 4; ++j) {
-      uint32_t lane = 0;
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t byte = block[4 * j + i] | uint32_t{block[16 + 4 * j + i]} << 4;
-        lane |= byte << (8 * i);
-      }
-      std::memcpy(to + j * 128, &lane, 4);
-    }
+    pack_block(l.packing, block, tile + block_at(l, b) + r * 4);
   }
 }
 
-// n8, n16 and n32: `unit` bytes a code, 4 / unit codes a lane.
-void pack_row_wide(const Layout& l, const uint8_t* codes, uint8_t bias, int unit, int64_t r,
-                   std::byte* tile) {
+// n16 and n32: `unit` bytes a code.
+void pack_row_floats(const Layout& l, const uint8_t* codes, int unit, int64_t r, std::byte* tile) {
   for (int64_t b = 0; b < l.k_pad / kBlockK; ++b) {
     uint8_t block[kBlockK * 4] = {};
     const int64_t count = std::min(kBlockK, l.k - b * kBlockK);
     std::memcpy(block, codes + b * kBlockK * unit, static_cast<size_t>(count * unit));
-    if (bias != 0) {
-      for (int64_t i = 0; i < count; ++i) block[i] = static_cast<uint8_t>(block[i] + bias);
-    }
     std::byte* to = tile + block_at(l, b) + r * 4;
-    for (int64_t j = 0; j < kBlockK * unit / 4; ++j) std::memcpy(to + j * 128, block + 4 * j, 4);
+    for (int64_t i = 0; i < kBlockK * unit / 4; ++i) std::memcpy(to + i * 128, block + 4 * i, 4);
   }
 }
 
@@ -171,10 +271,10 @@ void pack_tile(const Layout& l, const Source& src, int64_t t, std::byte* tile, T
   const auto bias = static_cast<uint8_t>(code_bias(src.w.format.element));
   for (int64_t n = t * kTileRows; n < std::min(l.n, (t + 1) * kTileRows); ++n) {
     pack_headers(l, src, n, tile, trouble);
-    if (l.packing == Packing::kN4) {
-      pack_row_n4(l, src.codes(n), bias, n % kTileRows, tile);
+    if (l.packing <= Packing::kN8) {
+      pack_row_codes(l, src.codes(n), bias, n % kTileRows, tile);
     } else {
-      pack_row_wide(l, src.codes(n), bias, src.unit, n % kTileRows, tile);
+      pack_row_floats(l, src.codes(n), src.unit, n % kTileRows, tile);
     }
   }
 }
@@ -214,41 +314,61 @@ void unpack_plain_row(const PackedWeight& weight, const Layout& l, int64_t n, fl
   }
 }
 
-uint32_t code_at(const Layout& l, const std::byte* tile, int64_t r, int64_t k) {
-  const std::byte* block = tile + block_at(l, k / kBlockK);
-  const int64_t i = k % kBlockK;
-  const int64_t unit = l.packing == Packing::kN4 ? 1 : l.block_bytes / 1024;
-  uint32_t code = 0;
-  if (l.packing == Packing::kN4) {
-    const auto byte = static_cast<uint32_t>(block[i % 16 / 4 * 128 + r * 4 + i % 4]);
-    return i < 16 ? byte & 15 : byte >> 4;
+// The 32 codes of row r in a block.
+void unpack_block(Packing packing, const std::byte* block, int64_t r, uint32_t (&codes)[kBlockK]) {
+  const auto byte = [&](int64_t line, int64_t b) {
+    return static_cast<uint32_t>(block[line * 128 + r * 4 + b]);
+  };
+  for (int64_t i = 0; i < kBlockK; ++i) {
+    const int64_t b = i % 4;
+    const int64_t j = i % 16 / 4;
+    const uint32_t nibble = i < 16 ? byte(j, b) & 15 : byte(j, b) >> 4;
+    switch (packing) {
+      case Packing::kN2:
+        codes[i] = byte(i / 16, b) >> 2 * j & 3;
+        break;
+      case Packing::kN4:
+        codes[i] = nibble;
+        break;
+      case Packing::kN6:
+        codes[i] = nibble | (byte(4 + i / 16, b) >> 2 * j & 3) << 4;
+        break;
+      case Packing::kN8:
+        codes[i] = byte(i / 4, b);
+        break;
+      case Packing::kN16:
+        codes[i] = byte(i / 2, i % 2 * 2) | byte(i / 2, i % 2 * 2 + 1) << 8;
+        break;
+      default:
+        std::memcpy(&codes[i], block + i * 128 + r * 4, 4);
+    }
   }
-  const int64_t byte = i * unit;
-  std::memcpy(&code, block + byte / 4 * 128 + r * 4 + byte % 4, static_cast<size_t>(unit));
-  return code;
 }
 
 void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, float* out) {
   const tensor::Element element = weight.problem.weight.element;
-  const bool integer = tensor::is_integer(element);
   const std::byte* tile = weight.bytes.data() + n / kTileRows * l.tile_bytes;
   const int64_t r = n % kTileRows;
-  const int64_t group_k = l.group / l.sets;
-  for (int64_t k = 0; k < l.k; ++k) {
-    const uint32_t code = code_at(l, tile, r, k);
-    if (l.header_bytes == 0) {
-      out[k] = tensor::value_of(element, code);
-      continue;
+  const int64_t scale_group = l.group / l.sets;
+  uint32_t codes[kBlockK];
+  for (int64_t first = 0; first < l.k; first += kBlockK) {
+    unpack_block(l.packing, tile + block_at(l, first / kBlockK), r, codes);
+    for (int64_t i = 0; i < std::min(kBlockK, l.k - first); ++i) {
+      const int64_t k = first + i;
+      if (l.header_bytes == 0) {
+        out[k] = tensor::value_of(element, codes[i]);
+        continue;
+      }
+      const auto at = header_at(l, tile, k / scale_group, r);
+      float v = l.values[codes[i]];
+      if (tensor::is_integer(element)) {
+        const int32_t zero = l.zero_bytes != 0 ? get_zero(l.zero_bytes, at.zero) : l.zero_const;
+        v = static_cast<float>(static_cast<int32_t>(codes[i]) - zero);
+      }
+      v *= get_scale(l.scale_store, at.super_scale, at.scale);
+      if (l.has_offset) v += get_scale(l.scale_store, at.super_offset, at.offset);
+      out[k] = v;
     }
-    const auto at = header_at(l, tile, k / group_k, r);
-    float v = l.values[code];
-    if (integer) {
-      const int32_t zero = l.zero_bytes != 0 ? get_zero(l.zero_bytes, at.zero) : l.zero_const;
-      v = static_cast<float>(static_cast<int32_t>(code) - zero);
-    }
-    v *= get_scale(l.scale_store, at.scale);
-    if (l.has_offset) v += get_scale(l.scale_store, at.offset);
-    out[k] = v;
   }
 }
 
@@ -261,7 +381,8 @@ int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
 Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::Stream& stream) {
   PackedWeight out;
   out.problem = {weight.n, weight.k, weight.format, weight.activation};
-  const Layout l = make_layout(out.problem, packing_named(choice.packing));
+  out.layout = std::make_shared<Layout>(make_layout(out.problem, packing_named(choice.packing)));
+  const Layout& l = *out.layout;
   out.choice = std::move(choice);
   NIBBLE_ASSIGN(out.bytes, tensor::Buffer::allocate(static_cast<size_t>(l.bytes)));
   if (weight.format.act_order) out.order = weight.order;
@@ -288,7 +409,8 @@ Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::
                             l.zero_bytes != 0 ? fmt::format(" or zero point {}", src.zero(n, g))
                             : l.has_offset    ? fmt::format(" or offset {}", src.offset(n, g))
                                               : "",
-                            tensor::name(weight.format.scale_type)));
+                            weight.format.super_k > 0 ? "s8 multiples of an f16"
+                                                      : tensor::name(weight.format.scale_type)));
   }
   return out;
 }
@@ -302,7 +424,7 @@ void unpack_row_as_stored(const PackedWeight& weight, const Layout& l, int64_t n
 }
 
 void unpack_row(const PackedWeight& weight, int64_t n, float* out) {
-  const Layout l = make_layout(weight.problem, packing_named(weight.choice.packing));
+  const Layout& l = *weight.layout;
   if (weight.order.empty()) return unpack_row_as_stored(weight, l, n, out);
   std::vector<float> row(static_cast<size_t>(l.k));
   unpack_row_as_stored(weight, l, n, row.data());

@@ -56,6 +56,21 @@ inline uint32_t random_code(tensor::Element element, Random& random) {
   }
 }
 
+// Scales and offsets that are multiples by -32..63 of one f16 for each super_k inputs of a row.
+inline void make_super(tensor::QuantizedWeight& w, Random& random) {
+  const int64_t groups = w.groups();
+  const int64_t together = w.format.super_k / w.format.group_k;
+  for (std::vector<float>* numbers : {&w.scale, &w.offset}) {
+    float unit = 0;
+    for (size_t i = 0; i < numbers->size(); ++i) {
+      if (static_cast<int64_t>(i) % groups % together == 0) {
+        unit = as_scale(tensor::DType::kF16, 0.0001f + 1e-7f * static_cast<float>(random() % 1000));
+      }
+      (*numbers)[i] = unit * static_cast<float>(static_cast<int>(random() % 96) - 32);
+    }
+  }
+}
+
 inline tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format, int64_t n,
                                              int64_t k, uint32_t seed) {
   Random random(seed);
@@ -89,6 +104,7 @@ inline tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format,
       w.offset.push_back(-as_scale(format.scale_type, 4 * scale(random)));
     }
   }
+  if (format.super_k > 0) make_super(w, random);
   if (format.act_order) {
     w.order.resize(static_cast<size_t>(k));
     std::iota(w.order.begin(), w.order.end(), 0);

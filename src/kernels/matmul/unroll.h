@@ -7,7 +7,8 @@
 #define NIBBLE_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// Intrinsics are inlined only into functions that are; a kernel's parts always are.
+// Never a symbol of its own: a function compiled for AVX-512 must not be the copy that an older CPU
+// is given by the linker.
 #define NIBBLE_INLINE static inline __attribute__((always_inline))
 
 // F(0) F(1) ... F(13): one name a row of a register tile. g++ 12 keeps an array of accumulators in
