@@ -184,6 +184,7 @@ TEST(program, chat_says_when_the_context_is_full_and_goes_on) {
 }
 
 TEST(program, in_a_chat_ctrl_c_stops_the_answer_and_not_the_program) {
+  if (!has_terminals()) GTEST_SKIP() << "this system gives no pseudo-terminals";
   Spawn spawn{{NIBBLE_PROGRAM, "chat", "fake-slow"}};
   spawn.environment = {"TERM=xterm", "XDG_STATE_HOME=" + testing::TempDir()};
   const Ran ran = run_on_terminal(spawn, {{"> ", "hello\n"},
@@ -199,6 +200,7 @@ TEST(program, in_a_chat_ctrl_c_stops_the_answer_and_not_the_program) {
 }
 
 TEST(program, colors_are_for_terminals_without_no_color) {
+  if (!has_terminals()) GTEST_SKIP() << "this system gives no pseudo-terminals";
   Spawn spawn{{NIBBLE_PROGRAM, "run", "nowhere", "-p", "a"}};
   spawn.environment = {"TERM=xterm"};
   EXPECT_TRUE(contains(run_on_terminal(spawn, {}).out, "\x1b[1;31merror: \x1b[0m"));
@@ -209,6 +211,7 @@ TEST(program, colors_are_for_terminals_without_no_color) {
 }
 
 TEST(program, long_work_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere) {
+  if (!has_terminals()) GTEST_SKIP() << "this system gives no pseudo-terminals";
   Spawn spawn{{NIBBLE_PROGRAM, "verify", "fake-slow"}};
   spawn.environment = {"TERM=xterm"};
   const Ran terminal = run_on_terminal(spawn, {});
@@ -222,6 +225,7 @@ TEST(program, long_work_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere) {
 }
 
 TEST(program, ctrl_c_ends_long_work_with_130) {
+  if (!has_terminals()) GTEST_SKIP() << "this system gives no pseudo-terminals";
   Spawn spawn{{NIBBLE_PROGRAM, "verify", "fake-slow"}};
   spawn.environment = {"TERM=xterm"};
   const Ran ran = run_on_terminal(spawn, {{"reading", "\x03"}});

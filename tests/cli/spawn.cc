@@ -101,6 +101,14 @@ Ran run(const Spawn& spawn, double limit) {
   return ran;
 }
 
+bool has_terminals() {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  if (master < 0) return false;
+  const bool usable = grantpt(master) == 0 && unlockpt(master) == 0;
+  close(master);
+  return usable;
+}
+
 Ran run_on_terminal(const Spawn& spawn, const std::vector<Step>& steps, double limit) {
   Ran ran;
   const Clock::time_point start = Clock::now();

@@ -24,6 +24,9 @@ struct Ran {
 // Kills the program after `limit` seconds.
 Ran run(const Spawn& spawn, double limit = 60);
 
+// False where the system gives no terminals (a chroot without /dev/pts): run_on_terminal needs one.
+bool has_terminals();
+
 // A user at a terminal: once everything so far holds `wait_for`, `type` is typed.
 struct Step {
   std::string wait_for;
