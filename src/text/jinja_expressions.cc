@@ -22,11 +22,8 @@ Value Interpreter::eval(const Expr& e, const ScopePtr& scope) {
       return make_tuple(budget_, eval_all(e.children, scope));
     case Expr::Kind::kDict:
       return eval_dict(e, scope);
-    case Expr::Kind::kAttribute: {
-      const Value object = eval(*e.children[0], scope);
-      line_ = e.line;
-      return attribute_of(*this, object, e.name);
-    }
+    case Expr::Kind::kAttribute:
+      return eval_attribute(e, scope);
     case Expr::Kind::kItem:
       return eval_item(e, scope);
     case Expr::Kind::kCall:
@@ -47,12 +44,8 @@ Value Interpreter::eval(const Expr& e, const ScopePtr& scope) {
       const Value value = eval(*e.children[0], scope);
       return binary(*this, "+", Value(0), value);
     }
-    case Expr::Kind::kBinary: {
-      const Value a = eval(*e.children[0], scope);
-      const Value b = eval(*e.children[1], scope);
-      line_ = e.line;
-      return binary(*this, e.name, a, b);
-    }
+    case Expr::Kind::kBinary:
+      return eval_binary(e, scope);
     case Expr::Kind::kConcat:
       return eval_concat(e, scope);
     case Expr::Kind::kCompare:
@@ -73,6 +66,12 @@ Value Interpreter::eval(const Expr& e, const ScopePtr& scope) {
       break;  // a target, never evaluated
   }
   raise("this expression has no value");
+}
+
+Value Interpreter::eval_attribute(const Expr& e, const ScopePtr& scope) {
+  const Value object = eval(*e.children[0], scope);
+  line_ = e.line;
+  return attribute_of(*this, object, e.name);
 }
 
 Value Interpreter::eval_name(const Expr& e, const ScopePtr& scope) {
@@ -145,6 +144,13 @@ Value Interpreter::filtered(const Expr& e, const Value& value, const ScopePtr& s
 Value Interpreter::filter_block(const Expr& e, Value text, const ScopePtr& scope) {
   if (e.children[0] != nullptr) text = filter_block(*e.children[0], std::move(text), scope);
   return filtered(e, text, scope);
+}
+
+Value Interpreter::eval_binary(const Expr& e, const ScopePtr& scope) {
+  const Value a = eval(*e.children[0], scope);
+  const Value b = eval(*e.children[1], scope);
+  line_ = e.line;
+  return binary(*this, e.name, a, b);
 }
 
 Value Interpreter::eval_concat(const Expr& e, const ScopePtr& scope) {

@@ -139,6 +139,8 @@ class Interpreter {
   // Expressions: jinja_expressions.cc.
   Value eval(const Expr& e, const ScopePtr& scope);
   Value eval_name(const Expr& e, const ScopePtr& scope);
+  Value eval_attribute(const Expr& e, const ScopePtr& scope);
+  Value eval_binary(const Expr& e, const ScopePtr& scope);
   Value eval_dict(const Expr& e, const ScopePtr& scope);
   Value eval_item(const Expr& e, const ScopePtr& scope);
   Value eval_slice(const Value& object, const Expr& slice, const ScopePtr& scope);
