@@ -51,7 +51,8 @@ Element element_of(DType dtype) {
                                      : Element::kE5M2FNUZ;
 }
 
-// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a range.
+// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a
+// range.
 struct Specials {
   uint8_t mask, first, last;
 };
