@@ -62,18 +62,36 @@ void decode_q5_1(const uint8_t* block, uint8_t* code, float* scale, float* offse
   expand_5_bits(block + 8, read_u32(block + 4), 0, code);
 }
 
+// 64 bytes of 2-bit fields -> 256: byte l of each half holds elements l, l + 32, l + 64, l + 96 of
+// that half, lowest bits first.
+void expand_2_bits(const uint8_t* from, uint8_t* to) {
+  for (int half = 0; half < 2; ++half) {
+    for (int run = 0; run < 4; ++run) {
+      for (int l = 0; l < 32; ++l) {
+        to[128 * half + 32 * run + l] = from[32 * half + l] >> 2 * run & 3;
+      }
+    }
+  }
+}
+
+// 128 bytes of 4-bit fields -> 256: of each `run` bytes, the low nibbles, then the high ones.
+void expand_4_bits(const uint8_t* from, int run, uint8_t* to) {
+  for (int first = 0; first < 128; first += run) {
+    for (int l = 0; l < run; ++l) {
+      to[2 * first + l] = from[first + l] & 15;
+      to[2 * first + run + l] = from[first + l] >> 4;
+    }
+  }
+}
+
 // scales[16]: low nibble s, high nibble m; qs[64]; f16 d, f16 dmin.           w = d s q - dmin m
-// Byte l of each half of qs holds elements l, l + 32, l + 64, l + 96 of that half, lowest bits
-// first.
 void decode_q2_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
   const float d = read_f16(block + 80), dmin = read_f16(block + 82);
   for (int sub = 0; sub < 16; ++sub) {
     scale[sub] = d * static_cast<float>(block[sub] & 15);
     offset[sub] = -(dmin * static_cast<float>(block[sub] >> 4));
   }
-  for (int i = 0; i < 256; ++i) {
-    code[i] = block[16 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
-  }
+  expand_2_bits(block + 16, code);
 }
 
 // hmask[32]; qs[64] as Q2_K; 16 scales of 6 bits in 12 bytes; f16 d.          w = d (s - 32) q
@@ -87,10 +105,12 @@ void decode_q3_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
         (packed[sub % 8] >> 4 * (sub / 8) & 15) | (packed[8 + sub % 4] >> 2 * (sub / 4) & 3) << 4;
     scale[sub] = d * static_cast<float>(s - 32);
   }
-  for (int i = 0; i < 256; ++i) {
-    const int low = block[32 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
-    const int high = block[i % 32] >> i / 32 & 1;
-    code[i] = static_cast<uint8_t>(low - (high != 0 ? 0 : 4));
+  expand_2_bits(block + 32, code);
+  for (int run = 0; run < 8; ++run) {
+    for (int l = 0; l < 32; ++l) {
+      const int high = block[l] >> run & 1;
+      code[32 * run + l] = static_cast<uint8_t>(code[32 * run + l] + 4 * high - 4);
+    }
   }
 }
 
@@ -115,17 +135,17 @@ void decode_k_scales(const uint8_t* block, float* scale, float* offset) {
 // d, dmin, scales; qs[128]: 32 bytes hold 64 elements, low nibbles first.     w = d s q - dmin m
 void decode_q4_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
   decode_k_scales(block, scale, offset);
-  for (int i = 0; i < 256; ++i) {
-    code[i] = block[16 + i / 64 * 32 + i % 32] >> 4 * (i / 32 % 2) & 15;
-  }
+  expand_4_bits(block + 16, 32, code);
 }
 
 // d, dmin, scales; qh[32]: bit j of byte l is the fifth bit of element 32 j + l; qs as Q4_K.
 void decode_q5_k(const uint8_t* block, uint8_t* code, float* scale, float* offset) {
   decode_k_scales(block, scale, offset);
-  for (int i = 0; i < 256; ++i) {
-    const int low = block[48 + i / 64 * 32 + i % 32] >> 4 * (i / 32 % 2) & 15;
-    code[i] = static_cast<uint8_t>(low | (block[16 + i % 32] >> i / 32 & 1) << 4);
+  expand_4_bits(block + 48, 32, code);
+  for (int run = 0; run < 8; ++run) {
+    for (int l = 0; l < 32; ++l) {
+      code[32 * run + l] |= static_cast<uint8_t>((block[16 + l] >> run & 1) << 4);
+    }
   }
 }
 
@@ -136,11 +156,10 @@ void decode_q6_k(const uint8_t* block, uint8_t* code, float* scale, float*) {
   for (int sub = 0; sub < 16; ++sub) {
     scale[sub] = d * static_cast<float>(static_cast<int8_t>(block[192 + sub]));
   }
-  for (int i = 0; i < 256; ++i) {
-    const int low = block[i / 128 * 64 + i % 64] >> 4 * (i / 64 % 2) & 15;
-    const int high = block[128 + i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
-    code[i] = static_cast<uint8_t>((low | high << 4) - 32);
-  }
+  uint8_t high[256];
+  expand_4_bits(block, 64, code);
+  expand_2_bits(block + 128, high);
+  for (int i = 0; i < 256; ++i) code[i] = static_cast<uint8_t>((code[i] | high[i] << 4) - 32);
 }
 
 // f32 d; 256 bytes s8; 16 sums that kernels use, not read here.               w = d q
@@ -193,9 +212,7 @@ void decode_tq1_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
 // qs[64] as Q2_K; f16 d.                                                      w = d (q - 1)
 void decode_tq2_0(const uint8_t* block, uint8_t* code, float* scale, float*) {
   scale[0] = read_f16(block + 64);
-  for (int i = 0; i < 256; ++i) {
-    code[i] = block[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
-  }
+  expand_2_bits(block, code);
 }
 
 struct BlockType {

@@ -1,24 +1,63 @@
 #include "quant/packed_words.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
 
 namespace nibble::quant {
+namespace {
 
-void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, uint32_t minus,
-                    std::span<const int32_t> column, uint8_t* code) {
-  const int64_t unit = codes_per_unit(bits), span = words_per_unit(bits);
-  // Blocks of outputs whose rows of codes stay in the cache while a row of words is read.
-  constexpr int64_t kBlock = 64;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    for (int64_t u = 0; u < k / unit; ++u) {
-      const int32_t* at = column.data() + u * unit;
-      for (int64_t j = begin; j < std::min(n, begin + kBlock); ++j) {
-        for (int64_t c = 0; c < unit; ++c) {
-          const uint32_t q = read_code(words, u * span * n + j, n, c, bits);
-          code[j * k + at[c]] = static_cast<uint8_t>(q - minus);
+// kBits is known to the compiler: shifts and units then cost nothing.
+template <int64_t kBits>
+void unpack(const std::byte* words, int64_t n, int64_t k, uint32_t minus,
+            std::span<const int32_t> column, uint8_t* code) {
+  constexpr int64_t kUnit = codes_per_unit(kBits), kSpan = words_per_unit(kBits);
+  // A tile of codes is collected beside the cache-unfriendly output, whose rows lie K apart.
+  constexpr int64_t kRows = 64, kColumns = 32;  // kColumns: a multiple of every unit
+  uint8_t tile[kRows][kColumns];
+  for (int64_t begin = 0; begin < n; begin += kRows) {
+    const int64_t rows = std::min(kRows, n - begin);
+    for (int64_t first = 0; first < k; first += kColumns) {
+      const int64_t columns = std::min(kColumns, k - first);
+      for (int64_t u = 0; u < columns / kUnit; ++u) {
+        const int64_t word = (first / kUnit + u) * kSpan * n + begin;
+        for (int64_t j = 0; j < rows; ++j) {
+          for (int64_t c = 0; c < kUnit; ++c) {
+            const uint32_t q = read_code(words, word + j, n, c, kBits);
+            tile[j][u * kUnit + c] = static_cast<uint8_t>(q - minus);
+          }
+        }
+      }
+      for (int64_t j = 0; j < rows; ++j) {
+        uint8_t* row = code + (begin + j) * k;
+        if (column.empty()) {
+          std::memcpy(row + first, tile[j], static_cast<size_t>(columns));
+          continue;
+        }
+        for (int64_t c = 0; c < columns; ++c) {
+          row[column[static_cast<size_t>(first + c)]] = tile[j][c];
         }
       }
     }
+  }
+}
+
+}  // namespace
+
+void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, uint32_t minus,
+                    std::span<const int32_t> column, uint8_t* code) {
+  switch (bits) {
+    case 2:
+      return unpack<2>(words, n, k, minus, column, code);
+    case 3:
+      return unpack<3>(words, n, k, minus, column, code);
+    case 4:
+      return unpack<4>(words, n, k, minus, column, code);
+    case 8:
+      return unpack<8>(words, n, k, minus, column, code);
+    default:
+      NIBBLE_CHECK(false && "codes of 2, 3, 4 or 8 bits");
   }
 }
 

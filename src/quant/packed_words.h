@@ -12,8 +12,8 @@
 
 namespace nibble::quant {
 
-inline int64_t codes_per_unit(int64_t bits) { return bits == 3 ? 32 : 32 / bits; }
-inline int64_t words_per_unit(int64_t bits) { return bits == 3 ? 3 : 1; }
+constexpr int64_t codes_per_unit(int64_t bits) { return bits == 3 ? 32 : 32 / bits; }
+constexpr int64_t words_per_unit(int64_t bits) { return bits == 3 ? 3 : 1; }
 
 // Word `index` of little-endian words that may be unaligned.
 inline uint32_t read_word(const std::byte* words, int64_t index) {

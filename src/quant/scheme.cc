@@ -196,12 +196,6 @@ const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_v
   return tensors.find(fmt::format("{}.{}", module, suffix));
 }
 
-bool stored_unquantized(const LinearLayer& layer, const TensorLookup& tensors) {
-  const tensor::TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
-  return weight != nullptr && tensor::is_plain_float(weight->dtype) &&
-         weight->shape == tensor::Shape{layer.n, layer.k};
-}
-
 bool is_quantized_tensor(const tensor::TensorInfo& info) {
   const DType type = info.dtype;
   if (tensor::is_gguf_block(type) || (type >= DType::kE4M3 && type <= DType::kE3M2)) return true;

@@ -94,10 +94,6 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
 Result<std::unique_ptr<LinearMethod>> unquantized_method(const LinearLayer& layer,
                                                          const TensorLookup& tensors);
 
-// True when `<module>.weight` is stored as f16, bf16, f32 or f64 with shape (n, k): then the layer
-// is not quantized, whatever the lists say.
-bool stored_unquantized(const LinearLayer& layer, const TensorLookup& tensors);
-
 // Warnings for keys of a quantization dictionary that are neither in `known` nor in `harmless`, two
 // lists of words with spaces between. Null values and keys that begin with '_' are passed over.
 void check_keys(const base::Json& dictionary, std::string_view known, std::string_view harmless,

@@ -101,15 +101,5 @@ TEST(scheme, unknown_keys_are_warned_about_unless_null_private_or_harmless) {
                                                 "(\"red\")) is not known and has no effect"}));
 }
 
-TEST(scheme, plain_storage_needs_the_declared_shape) {
-  TestCheckpoint checkpoint;
-  checkpoint.add<uint16_t>("a.weight", DType::kBF16, {2, 3}, std::vector<uint16_t>(6));
-  checkpoint.add<uint8_t>("b.weight", DType::kE4M3, {2, 3}, std::vector<uint8_t>(6));
-  EXPECT_TRUE(stored_unquantized({"a", 2, 3, false, {}}, checkpoint.lookup()));
-  EXPECT_FALSE(stored_unquantized({"a", 3, 2, false, {}}, checkpoint.lookup()));
-  EXPECT_FALSE(stored_unquantized({"b", 2, 3, false, {}}, checkpoint.lookup()));
-  EXPECT_FALSE(stored_unquantized({"c", 2, 3, false, {}}, checkpoint.lookup()));
-}
-
 }  // namespace
 }  // namespace nibble::quant

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "quant/packed_words.h"
 #include "quant/scheme.h"
@@ -26,6 +27,25 @@ using tensor::TensorView;
 constexpr std::array<int, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of outputs 8c, 8c + 1, ...
 
 uint8_t code_of(uint32_t word, int output) { return word >> kShift[output] & 15; }
+
+// qweight (K, N/8) -> codes (N, K). Tiles of 8 outputs by 64 inputs, because the rows of the result
+// lie K apart.
+void unpack(const std::byte* qweight, int64_t n, int64_t k, uint8_t* code) {
+  constexpr int64_t kColumns = 64;
+  uint8_t tile[8][kColumns];
+  for (int64_t c = 0; c < n / 8; ++c) {
+    for (int64_t first = 0; first < k; first += kColumns) {
+      const int64_t columns = std::min(kColumns, k - first);
+      for (int64_t i = 0; i < columns; ++i) {
+        const uint32_t word = read_word(qweight, (first + i) * (n / 8) + c);
+        for (int j = 0; j < 8; ++j) tile[j][i] = code_of(word, j);
+      }
+      for (int64_t j = 0; j < 8; ++j) {
+        std::memcpy(code + (8 * c + j) * k + first, tile[j], static_cast<size_t>(columns));
+      }
+    }
+  }
+}
 
 class AwqMethod : public LinearMethod {
  public:
@@ -78,16 +98,7 @@ class AwqMethod : public LinearMethod {
       }
     }
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
-    auto* code = reinterpret_cast<uint8_t*>(out.code_owner.data());
-    // Eight words side by side are 64 outputs, whose rows of codes stay in the cache.
-    for (int64_t begin = 0; begin < words; begin += 8) {
-      for (int64_t row = 0; row < k; ++row) {
-        for (int64_t c = begin; c < std::min(words, begin + 8); ++c) {
-          const uint32_t word = read_word(qweight->data, row * words + c);
-          for (int i = 0; i < 8; ++i) code[(8 * c + i) * k + row] = code_of(word, i);
-        }
-      }
-    }
+    unpack(qweight->data, n, k, reinterpret_cast<uint8_t*>(out.code_owner.data()));
     out.code = {DType::kU8, {n, k}, out.code_owner.data(), out.code_owner.size()};
     return out;
   }

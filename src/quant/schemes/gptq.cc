@@ -14,8 +14,6 @@
 // utils/model_dequant.py). Symmetric weights have z = 2^(b-1) everywhere, which is checked.
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "quant/act_order.h"
 #include "quant/packed_words.h"
 #include "quant/scheme.h"
@@ -154,8 +152,7 @@ class GptqMethod : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* qweight,
                   need(raw, Slot::kWeight, "qweight", {out.k * p_.bits / 32, out.n}));
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * out.k)));
-    std::vector<int32_t> column(static_cast<size_t>(out.k));
-    std::iota(column.begin(), column.end(), 0);
+    std::vector<int32_t> column(out.order.size());
     for (size_t i = 0; i < out.order.size(); ++i) {
       column[static_cast<size_t>(out.order[i])] = static_cast<int32_t>(i);
     }
