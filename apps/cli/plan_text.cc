@@ -227,28 +227,53 @@ std::string layers_text(const std::vector<LayerGroup>& groups) {
   return "\n" + table.text() + "\nkernels (by the number of tokens that run at once)\n" + kernels;
 }
 
-std::string refusals_text(const std::vector<LayerGroup>& groups, bool verbose) {
-  // Kernel and reason -> the layers, in order of appearance.
+struct Refusal {
+  std::vector<std::string> kernels;
+  std::string why;
+  int64_t layers;
+  std::string names;  // of the layers, a line each
+};
+
+// One for each kernel and reason, in order of appearance.
+std::vector<Refusal> collect_refusals(const std::vector<LayerGroup>& groups) {
   std::map<std::pair<std::string, std::string>, size_t> places;
-  struct Refusal {
-    std::string kernel, why;
-    int64_t layers;
-    std::string names;  // a line each
-  };
   std::vector<Refusal> refusals;
   for (const LayerGroup& group : groups) {
     for (const RefusedKernel& each : group.layer->refused) {
       const auto [place, fresh] =
           places.emplace(std::make_pair(each.kernel, each.why), refusals.size());
-      if (fresh) refusals.push_back({each.kernel, each.why, 0, ""});
+      if (fresh) refusals.push_back({{each.kernel}, each.why, 0, ""});
       refusals[place->second].layers += group.count;
       refusals[place->second].names += "      " + printable(group.name) + "\n";
     }
   }
-  if (refusals.empty()) return "";
-  std::string text = "\nkernels that were refused\n";
+  return refusals;
+}
+
+// Kernels that the same layers refuse for the same reason, as one.
+std::vector<Refusal> join_refusals(const std::vector<Refusal>& refusals) {
+  std::map<std::pair<std::string, std::string>, size_t> places;
+  std::vector<Refusal> joined;
   for (const Refusal& each : refusals) {
-    text += fmt::format("  {}: {} ({} {})\n", each.kernel, printable(each.why), each.layers,
+    const auto [place, fresh] = places.emplace(std::make_pair(each.why, each.names), joined.size());
+    if (fresh) {
+      joined.push_back(each);
+    } else {
+      joined[place->second].kernels.push_back(each.kernels.front());
+    }
+  }
+  return joined;
+}
+
+std::string refusals_text(const std::vector<LayerGroup>& groups, bool verbose) {
+  const std::vector<Refusal> each_one = collect_refusals(groups);
+  if (each_one.empty()) return "";
+  std::string text = "\nkernels that were refused\n";
+  for (const Refusal& each : verbose ? each_one : join_refusals(each_one)) {
+    std::string kernels = each.kernels.front();
+    const size_t more = each.kernels.size() - 1;
+    if (more > 0) kernels += fmt::format(" and {} more", more);
+    text += fmt::format("  {}: {} ({} {})\n", kernels, printable(each.why), each.layers,
                         each.layers == 1 ? "layer" : "layers");
     if (verbose) text += each.names;
   }

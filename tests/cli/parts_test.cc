@@ -265,6 +265,21 @@ TEST(plan_text, every_layer_is_in_exactly_one_row) {
   EXPECT_EQ(count, 60);
 }
 
+TEST(plan_text, kernels_refused_for_one_reason_share_a_line) {
+  Plan plan;
+  plan.layers = {layer("a.0", "s4"), layer("a.1", "s4")};
+  for (LayerPlan& each : plan.layers) {
+    each.refused = {{"one", "needs amx"}, {"two", "needs amx"}, {"three", "k is odd"}};
+  }
+  const std::string text = plan_text(plan, false);
+  EXPECT_NE(text.find("  one and 1 more: needs amx (2 layers)\n  three: k is odd (2 layers)\n"),
+            std::string::npos)
+      << text;
+  const std::string verbose = plan_text(plan, true);
+  EXPECT_NE(verbose.find("  two: needs amx (2 layers)\n      a.0\n      a.1\n"), std::string::npos)
+      << verbose;
+}
+
 // --- npy ---------------------------------------------------------------------------------------
 
 std::string file_bytes(const std::string& path) {
