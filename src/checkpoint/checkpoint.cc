@@ -60,7 +60,7 @@ struct Checkpoint::State {
   Result<void> index_names();
   Result<void> check_index();
   Result<void> read_documents();
-  void merge_metadata(std::vector<std::pair<std::string, std::string>> pairs);
+  Result<void> merge_metadata(std::vector<std::pair<std::string, std::string>> pairs);
   const TensorInfo* own(const TensorInfo& info) const;
   const Json* document(std::string_view name) const;
 };
@@ -105,7 +105,7 @@ Result<void> Checkpoint::State::open_safetensors(const OpenOptions& options) {
                               shown(name), chosen.index_name));
     }
     NIBBLE_ASSIGN(SafetensorsHeader header, read_safetensors(files.back()));
-    merge_metadata(std::move(header.metadata));
+    NIBBLE_TRY(merge_metadata(std::move(header.metadata)));
     NIBBLE_TRY(add(std::move(header.tensors)));
   }
   NIBBLE_TRY(index_names());
@@ -225,7 +225,8 @@ Result<void> Checkpoint::State::check_index() {
 }
 
 // Shards repeat what the first one says.
-void Checkpoint::State::merge_metadata(std::vector<std::pair<std::string, std::string>> pairs) {
+Result<void> Checkpoint::State::merge_metadata(
+    std::vector<std::pair<std::string, std::string>> pairs) {
   bool warned = false;
   for (auto& [key, value] : pairs) {
     const auto [at, fresh] = metadata.try_emplace(key, value);
@@ -235,6 +236,11 @@ void Checkpoint::State::merge_metadata(std::vector<std::pair<std::string, std::s
         "used",
         files.back().name(), shown(key), shown(value, 40), shown(at->second, 40)));
   }
+  if (metadata.size() <= kMaxTensors) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{}: with this file __metadata__ has more than the {} pairs that nibble "
+                          "reads",
+                          files.back().name(), kMaxTensors));
 }
 
 Result<void> Checkpoint::State::read_documents() {

@@ -71,6 +71,9 @@ class HeaderReader {
   }
   bool string(std::string& v) {
     if (level_ == Level::kMetadata) {
+      if (out_.metadata.size() == kMaxTensors) {
+        return stop("more than the {} pairs that nibble reads", kMaxTensors);
+      }
       out_.metadata.emplace_back(std::move(metadata_key_), std::move(v));
       return true;
     }
@@ -239,6 +242,7 @@ Result<void> check_names(const SafetensorsHeader& header, std::string_view where
     }
   }
   NameMap<const std::string*> keys;
+  keys.reserve(header.metadata.size());
   for (const auto& [key, value] : header.metadata) {
     if (!keys.emplace(key, &value).second) {
       return fail(ErrorCode::kCorrupt,

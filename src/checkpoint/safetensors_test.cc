@@ -293,5 +293,15 @@ TEST(safetensors, more_tensors_than_any_model_has_are_refused) {
       "m.safetensors: 1048576: the header has more than the 1048576 tensors that nibble reads");
 }
 
+TEST(safetensors, more_metadata_than_any_model_has_is_refused) {
+  std::string text = R"({"__metadata__":{)";
+  for (int i = 0; i <= 1 << 20; ++i) text += fmt::format(R"("{}":"",)", i);
+  text.back() = '}';
+  const auto header = parse(safetensors_bytes(text + "}"));
+  ASSERT_FALSE(header);
+  EXPECT_EQ(header.error().message,
+            "m.safetensors: __metadata__: more than the 1048576 pairs that nibble reads");
+}
+
 }  // namespace
 }  // namespace nibble::checkpoint

@@ -129,12 +129,24 @@ class Planner {
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     plan_.scheme = scheme->name;
+    check_requirements();
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, quantization_->warnings);
     return {};
+  }
+
+  // On a CPU activations between layers are f32, which every dialect accepts so far; one that did
+  // not would say so here.
+  void check_requirements() {
+    const std::vector<std::string> accepted = quantization_->requirements().activation_dtypes;
+    if (std::find(accepted.begin(), accepted.end(), "f32") != accepted.end()) return;
+    plan_.problems.push_back(
+        fmt::format("{} checkpoints take activations as {}, and on a CPU they are "
+                    "f32",
+                    plan_.scheme, fmt::join(accepted, " or ")));
   }
 
   void plan_modules() {
