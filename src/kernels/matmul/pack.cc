@@ -322,16 +322,16 @@ void unpack_block(Packing packing, const std::byte* block, int64_t r, uint32_t (
   for (int64_t i = 0; i < kBlockK; ++i) {
     const int64_t b = i % 4;
     const int64_t j = i % 16 / 4;
-    const uint32_t nibble = i < 16 ? byte(j, b) & 15 : byte(j, b) >> 4;
+    const auto nibble = [&] { return i < 16 ? byte(j, b) & 15 : byte(j, b) >> 4; };
     switch (packing) {
       case Packing::kN2:
         codes[i] = byte(i / 16, b) >> 2 * j & 3;
         break;
       case Packing::kN4:
-        codes[i] = nibble;
+        codes[i] = nibble();
         break;
       case Packing::kN6:
-        codes[i] = nibble | (byte(4 + i / 16, b) >> 2 * j & 3) << 4;
+        codes[i] = nibble() | (byte(4 + i / 16, b) >> 2 * j & 3) << 4;
         break;
       case Packing::kN8:
         codes[i] = byte(i / 4, b);
