@@ -209,6 +209,10 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
   std::map<std::string, std::vector<float>> outputs;
   const auto key = [](std::string_view module) { return load::gguf_module_name(module); };
   const auto capacity = static_cast<int64_t>(tokens.size());
+  if (capacity > Sequence::kBatch) {
+    return fail(ErrorCode::kUsage, fmt::format("compare takes at most {} tokens, found {}",
+                                               Sequence::kBatch, capacity));
+  }
   NIBBLE_ASSIGN(Sequence run_a, sequence_of(a, capacity));
   NIBBLE_TRY(run_a.append(tokens, {}, {},
                           [&](std::string_view module, const float* y, int64_t m, int64_t n) {
@@ -231,6 +235,11 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
         }
         activation_errors[key(module)] = error.value();
       }));
+  if (run_a.last_logits().size() == run_b.last_logits().size()) {
+    RelativeError error;  // of the head: the logits of the last token
+    error.add(run_a.last_logits(), run_b.last_logits());
+    activation_errors[key(a.decoder.head().name)] = error.value();
+  }
   std::vector<CompareRow> rows;
   for (const auto& [name, linear_a] : linears_a) {
     const auto found = linears_b.find(name);

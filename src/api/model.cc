@@ -148,7 +148,9 @@ template <class T>
 T pick(T asked, const base::Json* config, std::string_view key, T fallback) {
   if (asked >= 0) return asked;
   const base::Json* v = config == nullptr ? nullptr : config->find_set(key);
-  return v != nullptr && v->is_number() ? static_cast<T>(v->as_double()) : fallback;
+  if (v == nullptr || !v->is_number()) return fallback;
+  constexpr double kMost = 1e9;  // what makes no sense is refused by kernels::check
+  return static_cast<T>(std::clamp(v->as_double(), -kMost, kMost));
 }
 
 generate::GenerateSettings settings_of(const Model::Impl& model, const GenerateOptions& o) {
@@ -156,6 +158,10 @@ generate::GenerateSettings settings_of(const Model::Impl& model, const GenerateO
   generate::GenerateSettings out;
   out.max_tokens = o.max_tokens;
   out.sample.temperature = pick(o.temperature, config, "temperature", 0.8f);
+  const base::Json* do_sample = config == nullptr ? nullptr : config->find_set("do_sample");
+  if (o.temperature < 0 && do_sample != nullptr && do_sample->is_bool() && !do_sample->as_bool()) {
+    out.sample.temperature = 0;
+  }
   out.sample.top_k = pick(o.top_k, config, "top_k", 40);
   out.sample.top_p = pick(o.top_p, config, "top_p", 0.95f);
   out.sample.min_p = pick(o.min_p, config, "min_p", 0.0f);
@@ -198,10 +204,12 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
       return progress("prompt", static_cast<uint64_t>(done), static_cast<uint64_t>(total));
     };
   }
+  const generate::GenerateSettings settings = settings_of(model, options);
+  NIBBLE_TRY(kernels::check(settings.sample));
   NIBBLE_ASSIGN(generate::Generation made,
                 generate::generate(
                     *sequence, model.tokenizer_impl ? &model.tokenizer_impl->tokenizer : nullptr,
-                    prompt, settings_of(model, options), on_text, on_batch));
+                    prompt, settings, on_text, on_batch));
   Generated out;
   out.text = std::move(made.text);
   out.timings = {static_cast<int64_t>(prompt.size()), static_cast<int64_t>(made.tokens.size()),

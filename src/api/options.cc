@@ -105,6 +105,13 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                                             {"float", ActivationChoice::kFloat},
                                             {"int8", ActivationChoice::kS8},
                                             {"fp8", ActivationChoice::kE4M3}}));
+  if (out.plan.policy.activation == ActivationChoice::kS8 ||
+      out.plan.policy.activation == ActivationChoice::kE4M3) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--activation-dtype {}: this version has no kernels that hold the "
+                            "activations of weight-only layers to one term; leave the option out",
+                            options.activation_dtype));
+  }
   NIBBLE_ASSIGN(const int dtype,
                 value_of<int>("--dtype", options.dtype,
                               {{"auto", 32}, {"f32", 32}, {"bf16", 16}, {"f16", 16}}));
@@ -134,9 +141,9 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                                     : KvType::kF32;
   out.plan.quantization = options.quantization;
   out.plan.overrides = options.overrides;
-  if (options.threads < 0 || options.threads > 1024) {
+  if (options.threads < 0 || options.threads > 4096) {
     return fail(ErrorCode::kUsage,
-                fmt::format("--threads: expected 1 to 1024, found {}", options.threads));
+                fmt::format("--threads: expected 1 to 4096, found {}", options.threads));
   }
   out.threads = options.threads > 0 ? options.threads : std::max(1, out.plan.hardware.cores);
   NIBBLE_ASSIGN(out.dummy, value_of<bool>("--load-format", options.load_format,
@@ -145,7 +152,8 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                                                   {{"lazy", 0}, {"eager", 1}, {"prefetch", 2}}));
   out.eager = strategy == 1;
   out.prefetch = strategy == 2;
-  if (options.ctx < 0) {
+  constexpr int64_t kLongest = int64_t{1} << 30;
+  if (options.ctx < 0 || options.ctx > kLongest) {
     return fail(ErrorCode::kUsage,
                 fmt::format("--ctx: expected a number of tokens, found {}", options.ctx));
   }

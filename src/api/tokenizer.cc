@@ -72,16 +72,26 @@ Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
     NIBBLE_ASSIGN(text::GgufVocab vocab, vocab_of(*meta));
     return text::Tokenizer::from_gguf(std::move(vocab), meta->where());
   }
-  if (!ckpt.has_file("tokenizer.json")) {
-    return fail(ErrorCode::kNotFound,
-                fmt::format("{}: there is no tokenizer.json{}", ckpt.path(),
-                            ckpt.has_file("tokenizer.model")
-                                ? ", only tokenizer.model, which this version does not read; open "
-                                  "the folder once with transformers' AutoTokenizer and save it"
-                                : "; text needs one, --tokens works without"));
+  base::Json added;
+  const base::Json* added_tokens = nullptr;
+  if (ckpt.has_file("added_tokens.json")) {
+    NIBBLE_ASSIGN(const std::string text, ckpt.read_small_file("added_tokens.json"));
+    NIBBLE_ASSIGN(added, base::parse_json(text, "added_tokens.json"));
+    added_tokens = &added;
   }
-  NIBBLE_ASSIGN(const std::string text, ckpt.read_small_file("tokenizer.json"));
-  return text::Tokenizer::from_json(text, "tokenizer.json", ckpt.tokenizer_config());
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (!ckpt.has_file(name)) continue;
+    NIBBLE_ASSIGN(const std::string bytes, ckpt.read_small_file(name));
+    const auto make = std::string_view(name) == "tokenizer.json"
+                          ? &text::Tokenizer::from_json
+                          : &text::Tokenizer::from_sentencepiece;
+    return make(bytes, name, ckpt.tokenizer_config(), ckpt.special_tokens_map(), added_tokens);
+  }
+  return fail(
+      ErrorCode::kNotFound,
+      fmt::format("{}: there is neither tokenizer.json nor tokenizer.model; text needs one, "
+                  "--tokens works without",
+                  ckpt.path()));
 }
 
 // The text of a special token: a string, or an object with its content.

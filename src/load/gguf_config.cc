@@ -73,22 +73,27 @@ Result<void> copy_keys(const GgufMetadata& meta, std::string_view prefix, Json& 
 
 Result<void> copy_rope(const GgufMetadata& meta, std::string_view prefix, Json& config) {
   const auto key = [&](std::string_view rest) { return fmt::format("{}.rope.{}", prefix, rest); };
-  if (meta.has(key("dimension_count")) && config.find("head_dim") == nullptr) {
+  if (meta.has(key("dimension_count"))) {
     // head_dim is embedding_length / head_count unless key_length says otherwise; a smaller
     // dimension_count is a partial rotation.
     NIBBLE_ASSIGN(int64_t rotary, meta.get_int(key("dimension_count")));
     NIBBLE_ASSIGN(int64_t hidden, config.get_int_or("hidden_size", 0));
     NIBBLE_ASSIGN(int64_t heads, config.get_int_or("num_attention_heads", 0));
-    if (heads > 0 && hidden > 0 && rotary > 0 && rotary != hidden / heads) {
+    NIBBLE_ASSIGN(int64_t head_dim, config.get_int_or("head_dim", heads > 0 ? hidden / heads : 0));
+    if (head_dim > 0 && rotary != head_dim) {
       config.set("partial_rotary_factor",
-                 Json(static_cast<double>(rotary) / static_cast<double>(hidden / heads)));
+                 Json(static_cast<double>(rotary) / static_cast<double>(head_dim)));
     }
   }
-  NIBBLE_ASSIGN(std::string_view type, meta.get_string_or(key("scaling.type"), "none"));
+  // Files without a type mean linear; the oldest call the factor scale_linear.
+  const bool has_factor = meta.has(key("scaling.factor")) || meta.has(key("scale_linear"));
+  NIBBLE_ASSIGN(std::string_view type,
+                meta.get_string_or(key("scaling.type"), has_factor ? "linear" : "none"));
   if (type == "none") return {};
   Json scaling = Json::object();
   scaling.set("rope_type", Json(type));
   constexpr std::pair<std::string_view, std::string_view> kReals[] = {
+      {"scale_linear", "factor"},
       {"scaling.factor", "factor"},
       {"scaling.attn_factor", "attention_factor"},
       {"scaling.yarn_beta_fast", "beta_fast"},

@@ -80,6 +80,7 @@ class Planner {
     NIBBLE_TRY(read_config());
     NIBBLE_TRY(find_scheme());
     plan_modules();
+    check_requested();
     plan_vectors();
     account();
     return std::move(plan_);
@@ -163,34 +164,23 @@ class Planner {
     }
   }
 
-  // A physical head beside `tie_word_embeddings: true`: a quantized one is what its writer meant to
-  // be used; a plain one repeats the embedding, which transformers uses.
+  // A head that is stored is used, also beside `tie_word_embeddings: true`: evidence beats claim,
+  // and where the two are equal it makes no difference.
   bool has_separate_head() {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
-    const TensorInfo* plain = checkpoint_.find(head + ".weight");
-    bool any = plain != nullptr;
-    for (const char* suffix : {".qweight", ".weight_packed", ".weight_scale"}) {
-      any = any || checkpoint_.find(head + suffix) != nullptr;
+    bool stored = false;
+    for (const char* suffix : {".weight", ".qweight", ".weight_packed"}) {
+      stored = stored || checkpoint_.find(head + suffix) != nullptr;
     }
-    if (!spec.tied_embeddings) {
-      if (any || checkpoint_.gguf() == nullptr) return true;
-      spec.tied_embeddings = true;  // a GGUF file says so by leaving the head out
-      return false;
+    if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
+    if (stored && spec.tied_embeddings) {
+      plan_.notes.push_back(fmt::format(
+          "{} is stored although config.json says tie_word_embeddings: the stored one is used",
+          head));
+      spec.tied_embeddings = false;
     }
-    if (!any) return false;
-    if (plain != nullptr && tensor::is_plain_float(plain->dtype)) {
-      expected_unused_.emplace_back(head + ".weight",
-                                    fmt::format("config.json says tie_word_embeddings: {} is used",
-                                                spec.module(Part::kEmbedding)));
-      return false;
-    }
-    plan_.notes.push_back(
-        fmt::format("{} is stored quantized although config.json says tie_word_embeddings: the "
-                    "stored one is used",
-                    head));
-    spec.tied_embeddings = false;
-    return true;
+    return !spec.tied_embeddings;
   }
 
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
@@ -211,6 +201,18 @@ class Planner {
       }
     }
     plan_.modules.push_back(std::move(*module));
+  }
+
+  // --quantization names what is stored; it cannot make it so.
+  void check_requested() {
+    if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
+    const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
+                                 [](const auto& m) { return m.method->scheme() != "unquantized"; });
+    if (any || !plan_.problems.empty()) return;
+    plan_.problems.push_back(
+        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and this version "
+                    "does not quantize while loading",
+                    options_.quantization));
   }
 
   void plan_vectors() {
@@ -289,9 +291,6 @@ class Planner {
   }
 
   std::string unused_reason(const TensorInfo& info) const {
-    for (const auto& [name, reason] : expected_unused_) {
-      if (name == info.name) return reason;
-    }
     const std::string_view name = info.name;
     for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
                                "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
@@ -314,7 +313,6 @@ class Planner {
   std::unique_ptr<quant::QuantizationConfig> quantization_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
-  std::vector<std::pair<std::string, std::string>> expected_unused_;
   std::vector<std::string> blamed_;
 };
 

@@ -20,9 +20,8 @@ Result<void> check_module(const PlannedModule& module, int ranks) {
     NIBBLE_ASSIGN(const quant::AxisRange range, quant::rank_range(axis, size, rank, ranks));
     for (const PlannedTensor& t : module.tensors) {
       if (t.spec.slot == quant::Slot::kUnused) continue;
-      NIBBLE_ASSIGN(
-          const quant::StoredSlice slice,
-          quant::slice_of(t.spec, t.info->dtype, t.info->shape, axis, size, range));
+      NIBBLE_ASSIGN(const quant::StoredSlice slice,
+                    quant::slice_of(t.spec, t.info->dtype, t.info->shape, axis, size, range));
       (void)slice;
     }
   }
@@ -33,8 +32,8 @@ Result<void> check_module(const PlannedModule& module, int ranks) {
 
 Result<void> check_split(const LoadPlan& plan, int ranks) {
   const layers::DecoderSpec& spec = plan.spec;
-  for (const auto& [what, heads] : {std::pair{"query heads", spec.heads},
-                                    std::pair{"key-value heads", spec.kv_heads}}) {
+  for (const auto& [what, heads] :
+       {std::pair{"query heads", spec.heads}, std::pair{"key-value heads", spec.kv_heads}}) {
     if (heads % ranks != 0) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{} {} do not divide among {} ranks", heads, what, ranks));
