@@ -65,8 +65,8 @@ struct WeightFormat {
   int64_t group_k = 0;
   // The narrowest type that holds every scale (and offset) of this weight exactly.
   DType scale_type = DType::kF32;
-  // > 0: within each super_k inputs of a row the scales are multiples by an integer (-128..127) of one
-  // f16, and so are the offsets. A hint that halves what scales take; GGUF's K types.
+  // > 0: within each super_k inputs of a row the scales are multiples by an integer (-128..127) of
+  // one f16, and so are the offsets. A hint that halves what scales take; GGUF's K types.
   int64_t super_k = 0;
   ZeroKind zero = ZeroKind::kNone;
   bool act_order = false;  // the k of a group are not neighbours: see QuantizedWeight::order
