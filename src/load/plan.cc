@@ -90,6 +90,7 @@ class Planner {
     plan_modules();
     check_requested();
     plan_vectors();
+    plan_cache();
     account();
     return std::move(plan_);
   }
@@ -316,6 +317,22 @@ class Planner {
       return;
     }
     plan_.vectors.push_back({part, layer, info});
+  }
+
+  void plan_cache() {
+    plan_.cache = make_cache_plan(checkpoint_, plan_.spec, quantization_->kv_cache,
+                                  options_.kv_type, options_.kv_left_alone, lookup_);
+    append(plan_.notes, plan_.cache.notes);
+    append(plan_.problems, plan_.cache.problems);
+    for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
+    for (const PlannedCache& layer : plan_.cache.layers) {
+      for (const TensorInfo* info : layer.method.used()) used_.insert(info);
+      for (const auto& [info, why] : layer.method.unused()) {
+        if (!used_.insert(info).second) continue;
+        ++known_unused_;
+        plan_.unused.push_back({info->name, why});
+      }
+    }
   }
 
   // Every stored tensor is used, known-unused with a reason, or a problem.

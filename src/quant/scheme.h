@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "nibble/result.h"
+#include "quant/kv_cache.h"
 #include "quant/matcher.h"
 #include "quant/method.h"
 
@@ -50,6 +51,9 @@ class QuantizationConfig {
 
   // The name lists of the config, to report rules that matched nothing.
   virtual std::vector<const NameMatcher*> matchers() const { return {}; }
+
+  // What the dictionary says of the KV cache; parse fills it with read_kv_cache(dictionary).
+  KvCacheConfig kv_cache;
 
   // What the reader should know: unknown keys, defaults taken. Filled by parse.
   std::vector<std::string> notes;

@@ -231,41 +231,17 @@ class Fp8Method : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
-// modules_to_convert and kv_cache_scheme are known and not asked: the stored tensors say it.
+// modules_to_convert is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
     "quant_method activation_scheme weight_block_size ignored_layers modules_to_not_convert "
     "scale_fmt "
     "fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
 constexpr std::string_view kHarmless = "dequantize kv_cache_quant_method meta";
-constexpr std::string_view kCacheScales[] = {".k_scale",
-                                             ".v_scale",
-                                             ".q_scale",
-                                             ".kv_scale",
-                                             ".prob_scale",
-                                             ".prob_output_scale",
-                                             ".k_proj.output_scale",
-                                             ".v_proj.output_scale",
-                                             ".q_proj.output_scale",
-                                             ".k_cache.scale",
-                                             ".v_cache.scale",
-                                             ".k_zero_point",
-                                             ".v_zero_point",
-                                             ".q_zero_point"};
 
 class Fp8Config : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "fp8"; }
   std::vector<const NameMatcher*> matchers() const override { return {&ignored_}; }
-
-  std::string unused_reason(const TensorInfo& info) const override {
-    for (std::string_view suffix : kCacheScales) {
-      const std::string_view name = info.name;
-      if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-        return "a scale of a quantized KV cache; the cache here is not quantized";
-      }
-    }
-    return {};
-  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
@@ -293,6 +269,7 @@ class Fp8Config : public QuantizationConfig {
   Result<void> read(const base::Json& dictionary) {
     const std::string& where = dictionary.where();
     check_keys(dictionary, kKnown, kHarmless, warnings);
+    NIBBLE_ASSIGN(kv_cache, read_kv_cache(dictionary));
     NIBBLE_TRY(dictionary.get_string("activation_scheme"));  // it has no default
     NIBBLE_ASSIGN(const std::string activation,
                   choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
