@@ -380,7 +380,7 @@ int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
 
 Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::Stream& stream) {
   PackedWeight out;
-  out.problem = {weight.n, weight.k, weight.format, weight.activation};
+  out.problem = {weight.n, weight.k, weight.format, choice.activation};
   out.layout = std::make_shared<Layout>(make_layout(out.problem, packing_named(choice.packing)));
   const Layout& l = *out.layout;
   out.choice = std::move(choice);
