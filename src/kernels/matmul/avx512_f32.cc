@@ -1,5 +1,6 @@
 // Any weight x f32 activations with AVX-512: a panel of w in f32, bit by bit what unpack_row gives,
 // is unpacked into a cache and all tokens are multiplied with it by fused multiply-adds.
+#include "kernels/matmul/avx512_float8.h"
 #include "kernels/matmul/avx512_inline.h"
 
 namespace nibble::kernels {
@@ -40,28 +41,6 @@ NIBBLE_INLINE void put(const Numbers& w, __m512 value, float* to) {
   if constexpr (kOffset) value = _mm512_add_ps(value, w.offset);
   _mm512_store_ps(to, value);
 }
-
-// Bytes in the high halves of 16-bit lanes -> f16 that, times `fix`, are the numbers.
-template <Number kNumber>
-NIBBLE_INLINE __m512i half_of(__m512i high) {
-  constexpr bool kThreeBits = kNumber == Number::kE4M3 || kNumber == Number::kE4M3FNUZ;
-  if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
-    high = _mm512_and_si512(_mm512_srai_epi16(high, 1), _mm512_set1_epi16(-0x4080));
-  }
-  if constexpr (kNumber ==
-                Number::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
-    const __m512i carry = _mm512_add_epi16(high, _mm512_set1_epi16(0x80));
-    high = _mm512_or_si512(high, _mm512_and_si512(carry, _mm512_set1_epi16(0x4000)));
-  } else if constexpr (kNumber == Number::kE4M3FNUZ) {  // -0 is nan
-    const __mmask32 nan = _mm512_cmpeq_epi16_mask(high, _mm512_set1_epi16(-0x8000));
-    high = _mm512_mask_set1_epi16(high, nan, 0x7e00);
-  }
-  return high;
-}
-template <Number kNumber>
-constexpr float kFix = kNumber == Number::kE4M3       ? 256.0f
-                       : kNumber == Number::kE4M3FNUZ ? 128.0f
-                                                      : 1.0f;
 
 // The low or high 16 bits of each lane, f16 -> f32.
 NIBBLE_INLINE __m512 low_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
@@ -113,13 +92,16 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
     NIBBLE_UNROLL
     for (int i = 0; i < 32; ++i) _mm512_store_si512(to + i * 16, load(block + i * 128));
   } else {  // 8-bit floats
-    const __m512 fix = _mm512_set1_ps(kFix<kNumber>);
+    constexpr Float8 kFloat = kNumber == Number::kE4M3       ? Float8::kE4M3
+                              : kNumber == Number::kE4M3FNUZ ? Float8::kE4M3FNUZ
+                                                             : Float8::kE5M2;
+    const __m512 fix = _mm512_set1_ps(kFix<kFloat>);
     NIBBLE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const Numbers& w = j < 4 ? first : second;
       const __m512i line = load(block + j * 128);
-      const __m512i even = half_of<kNumber>(_mm512_slli_epi16(line, 8));
-      const __m512i odd = half_of<kNumber>(_mm512_and_si512(line, _mm512_set1_epi16(-0x100)));
+      const __m512i even = even_halves<kFloat>(line);
+      const __m512i odd = odd_halves<kFloat>(line);
       float* at = to + j * 64;
       put<false>(w, _mm512_mul_ps(low_half(even), fix), at);
       put<false>(w, _mm512_mul_ps(low_half(odd), fix), at + 16);

@@ -13,6 +13,7 @@ namespace nibble::kernels {
 // How a kernel wants x. Every form is padded with zeros to the layout's k_pad.
 enum class Form : uint8_t {
   kRows,      // per token: (k_pad) f32
+  kEvenOdd,   // the same, but four neighbours stand as 0 2 1 3
   kF32Panel,  // per block of tokens: (k_pad, rows) f32
   kS16Panel,  // per block of tokens: (k_pad / 2, rows) pairs of s16
   kS8Digits,  // per token: s16 as two digits; per 32 inputs the 32 high ones, then the 32 low ones
@@ -59,6 +60,7 @@ NIBBLE_INLINE TokenBlock token_block(const Activations& x, int64_t m) {
 enum class Reads : uint8_t {
   kInteger,  // s*, u* codes: value - zero is an integer
   kE2M1,     // twice the value is an integer
+  kFloat8,   // e4m3, e4m3fnuz, e5m2
   kAny,      // whatever the packing holds
 };
 
@@ -86,6 +88,8 @@ struct Kernel {
   int64_t m_max;
   void (*run)(const KernelArgs&) noexcept;
 };
+
+bool reads(const Kernel& kernel, tensor::Element element);
 
 // The list, best first.
 std::span<const Kernel> all_kernels();

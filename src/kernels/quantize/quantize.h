@@ -18,4 +18,9 @@ namespace nibble::kernels {
 void quantize_activation(const tensor::ActivationFormat& format, float input_scale,
                          float input_zero, const float* x, int64_t k, float* out);
 
+// The same for s8, as integers: q - zero of every input (-255..255) and the scale of every group
+// (one when the format has no groups), nan where something is not finite (its q are 0).
+void quantize_activation_s8(const tensor::ActivationFormat& format, float input_scale,
+                            float input_zero, const float* x, int64_t k, int16_t* q, float* scale);
+
 }  // namespace nibble::kernels
