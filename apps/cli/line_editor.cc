@@ -119,6 +119,8 @@ int LineEditor::Impl::read_character(EditLine* editor, wchar_t* out) {
 LineEditor::Event LineEditor::Impl::read_edited(std::string& line) {
   const CatchInterrupt caught;
   interrupt = &caught;
+  // Before the prompt is seen: what the user answers it with is then the editor's, Ctrl-D too.
+  el_set(editor, EL_PREP_TERM, 1);
   int count = 0;
   errno = 0;
   const char* text = el_gets(editor, &count);
