@@ -68,6 +68,13 @@ Result<void> apply_override(base::Json& config, std::string_view key, const std:
   return {};
 }
 
+// The value at "a.b", or nullptr.
+const base::Json* find_path(const base::Json& config, std::string_view key) {
+  const size_t dot = key.find('.');
+  const base::Json* found = config.find(key.substr(0, dot));
+  return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
+}
+
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const PlanOptions& options)
@@ -79,6 +86,7 @@ class Planner {
   Result<LoadPlan> run() {
     NIBBLE_TRY(read_config());
     NIBBLE_TRY(find_scheme());
+    NIBBLE_TRY(check_overrides());
     plan_modules();
     check_requested();
     plan_vectors();
@@ -100,10 +108,12 @@ class Planner {
     }
     const std::string where = plan_.config.where();
     for (const auto& [key, value] : options_.overrides) {
+      stored_.push_back(find_path(plan_.config, key) != nullptr);
       NIBBLE_TRY(apply_override(plan_.config, key, value));
       plan_.notes.push_back(fmt::format("config key {} overridden with {}", key, value));
     }
     plan_.config.set_where(where);
+    if (!options_.overrides.empty()) asked_ = plan_.config.remember_asked();
     NIBBLE_ASSIGN(plan_.spec, models::declare_model(plan_.config));
     if (checkpoint_.gguf() != nullptr) {
       plan_.spec.names = gguf_part_names();
@@ -111,6 +121,57 @@ class Planner {
       plan_.spec.rope.order = kernels::PairOrder::kNeighbours;
     }
     return {};
+  }
+
+  // An override that changes nothing is said: of a key that is in the file but not read here as a
+  // warning, of one that is neither as an error, for it is most likely misspelt.
+  Result<void> check_overrides() {
+    const std::string root = plan_.config.where();
+    for (size_t i = 0; i < options_.overrides.size(); ++i) {
+      const std::string& key = options_.overrides[i].first;
+      // Dialects warn of the keys they do not know (quant::check_keys).
+      const bool of_dialect = key.find("quantization_config.") != key.npos ||
+                              key.find("compression_config.") != key.npos;
+      if (of_dialect || key == "eos_token_id" || was_asked(key)) continue;
+      if (!stored_[i]) {
+        return fail(ErrorCode::kUsage,
+                    fmt::format("--override {}: {} has no such key and nothing would read it{}",
+                                key, root, nearest_key(key)));
+      }
+      plan_.warnings.push_back(
+          fmt::format("--override {}: nothing reads this key of {}; it has no effect", key, root));
+    }
+    plan_.config.set_where(root);  // no more remembering
+    return {};
+  }
+
+  // "a.b" is the key b of the object a. One that is set whole was asked for if the object was.
+  bool was_asked(std::string_view key) const {
+    std::string place = plan_.config.where();
+    while (true) {
+      const size_t dot = std::min(key.find('.'), key.size());
+      if (asked_->count({place, std::string(key.substr(0, dot))}) == 0) return false;
+      if (dot == key.size()) return true;
+      place += fmt::format(": {}", key.substr(0, dot));
+      key.remove_prefix(dot + 1);
+    }
+  }
+
+  // "; did you mean X?": the key that is read and has the longest beginning or end in common.
+  std::string nearest_key(std::string_view key) const {
+    std::string_view best;
+    size_t most = 4;  // fewer letters in common are chance
+    for (const auto& [place, name] : *asked_) {
+      if (place != plan_.config.where()) continue;
+      size_t front = 0, back = 0;
+      const size_t shorter = std::min(name.size(), key.size());
+      while (front < shorter && name[front] == key[front]) ++front;
+      while (back < shorter - front && name[name.size() - 1 - back] == key[key.size() - 1 - back]) {
+        ++back;
+      }
+      if (front + back > most) most = front + back, best = name;
+    }
+    return best.empty() ? "" : fmt::format("; did you mean {}?", best);
   }
 
   Result<void> find_scheme() {
@@ -197,6 +258,7 @@ class Planner {
     for (const PlannedTensor& t : module->tensors) {
       used_.insert(t.info);
       if (t.spec.slot == quant::Slot::kUnused) {
+        ++known_unused_;
         plan_.unused.push_back({t.info->name, t.spec.unused});
       }
     }
@@ -282,7 +344,8 @@ class Planner {
       plan_.problems.push_back(
           fmt::format("{} more tensors that no layer uses", unexplained - kShown));
     }
-    plan_.tensors_used = plan_.tensors_total - static_cast<int64_t>(plan_.unused.size());
+    // `used_` also holds what a layer knows and leaves alone, which stands in `unused` too.
+    plan_.tensors_used = static_cast<int64_t>(used_.size() - known_unused_);
     for (const quant::NameMatcher* matcher : quantization_->matchers()) {
       for (const std::string& rule : matcher->rules_that_matched_nothing()) {
         plan_.notes.push_back(fmt::format("{}: \"{}\" matched no layer", matcher->where(), rule));
@@ -309,10 +372,13 @@ class Planner {
   const Checkpoint& checkpoint_;
   const PlanOptions& options_;
   quant::TensorLookup lookup_;
+  std::vector<bool> stored_;  // for each override: the file has the key
+  std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
+  size_t known_unused_ = 0;  // of used_
   std::vector<std::string> blamed_;
 };
 
@@ -334,8 +400,9 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     if (info == nullptr) {
       if (!spec.required) continue;
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("the checkpoint has no tensor {}, which a {} layer needs", name,
-                              out.method->scheme()));
+                  fmt::format("the checkpoint has no tensor {}, without which {} weights cannot be "
+                              "read",
+                              name, out.method->scheme()));
     }
     if (spec.slot != quant::Slot::kUnused) {
       NIBBLE_TRY(check_tensor(spec, *info));
