@@ -11,6 +11,7 @@
 #include "api/inspect.h"
 #include "kernels/rope/rope.h"
 #include "load/fill.h"
+#include "load/gguf_names.h"
 
 namespace nibble {
 namespace {
