@@ -100,6 +100,11 @@ class ScaledCodesMethod : public LinearMethod {
           wanted(Slot::kInputFactor, codes_.input_factor, kFloats, {layer.k}, {}, {0}));
     }
     add_input_scale(layer, tensors);
+    for (const auto& [suffix, reason] : codes_.unused) {
+      specs_.push_back(wanted(Slot::kUnused, suffix, {}, {}, {}, {}));
+      specs_.back().required = false;
+      specs_.back().unused = reason;
+    }
     add_bias(layer, tensors, specs_);
   }
 
@@ -147,7 +152,10 @@ class ScaledCodesMethod : public LinearMethod {
   }
 
   int64_t part_count() const { return static_cast<int64_t>(parts_.size()); }
-  bool reads_input_scale() const { return codes_.activation.is_static; }
+  bool reads_input_scale() const {
+    return codes_.activation.is_static ||
+           codes_.activation.scale_rule == tensor::ActivationFormat::ScaleRule::kE4M3;
+  }
 
   Result<void> read_codes(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = code_layout(codes_.codes, out.n, out.k).shape;
@@ -200,7 +208,7 @@ class ScaledCodesMethod : public LinearMethod {
     const std::string& suffix = codes_.input_scale;
     if (raw.get(Slot::kInputScale) == nullptr) {
       return fail(ErrorCode::kNotFound,
-                  fmt::format("{}: the tensor is missing, but the activations are static", suffix));
+                  fmt::format("{}: the tensor is missing, but the activations need it", suffix));
     }
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kInputScale, suffix, input_scale_shape_));
     NIBBLE_ASSIGN(const std::vector<float> scale, read_scales(*view, suffix));

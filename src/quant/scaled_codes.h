@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "nibble/result.h"
@@ -57,11 +58,13 @@ struct ScaledCodes {
   std::string scale2;  // "": none
   bool scale2_divides = false;
   tensor::ActivationFormat activation;
-  // Read (and required) when the activations are static. Stored although they are not: unused, for
-  // the reason `input_scale_unused`.
+  // Read (and required) when the activations are static, or have scales on two levels. Stored
+  // although they are not: unused, for the reason `input_scale_unused`.
   std::string input_scale = "input_scale";
   std::string input_scale_unused = "the activations are dynamic";
   std::string input_factor;  // "": none
+  // More tensors of the layer that are known and not read: suffix, reason.
+  std::vector<std::pair<std::string, std::string>> unused;
 };
 
 // The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing,

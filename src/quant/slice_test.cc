@@ -251,6 +251,15 @@ TEST(slice, slices_of_fp8_layers_join_to_the_whole) {
   EXPECT_GT(outcome.refused, 0);
 }
 
+TEST(slice, slices_of_modelopt_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("modelopt");
+  for (const char* format :
+       {"e4m3t", "e4m3c", "e4m3b128x128", "e4m3g32", "e2m1g16", "e2m1g32", "s4c", "s8c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {
   const auto opened = checkpoint::Checkpoint::open(kGolden + "gguf/all_types.gguf");
   ASSERT_TRUE(opened) << message(opened);
