@@ -261,6 +261,7 @@ class Planner {
     facts.quantization = source_.dictionary;
     facts.quantization_where = source_.where;
     facts.method = source_.method;
+    facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
@@ -269,6 +270,11 @@ class Planner {
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
+    if (const quant::Scheme* asked = quant::find_scheme(options_.quantization);
+        asked != nullptr && asked != scheme) {
+      plan_.notes.push_back(fmt::format("--quantization {}: the checkpoint is {}, and is read so",
+                                        options_.quantization, scheme->name));
+    }
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, quantization_->warnings);
     return {};
