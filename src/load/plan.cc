@@ -39,7 +39,10 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
                 fmt::format("{}: expected dtype {}, found {}", info.name, dtype_names(spec.dtypes),
                             tensor::name(info.dtype)));
   }
-  if (without_ones(spec.shape) != without_ones(info.shape)) {
+  const bool fits = spec.flattened
+                        ? tensor::element_count(spec.shape) == tensor::element_count(info.shape)
+                        : without_ones(spec.shape) == without_ones(info.shape);
+  if (!fits) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: expected shape {} from config.json, found {}", info.name,
                             tensor::to_string(spec.shape), tensor::to_string(info.shape)));

@@ -21,10 +21,15 @@ constexpr float kSmallestScale = 1e-12f;
 constexpr float kSmallestTokenScale = 1.0f / (448.0f * 512.0f);
 constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
 
+bool is_outlier(const ActivationFormat& f, float x) {
+  return f.outlier > 0 && std::fabs(x) >= f.outlier;
+}
+
 Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
   float low = 0;
   float high = 0;
   for (int64_t i = 0; i < k; ++i) {
+    if (is_outlier(f, x[i])) continue;
     low = std::min(low, x[i]);
     high = std::max(high, x[i]);
   }
@@ -43,7 +48,7 @@ Grid dynamic_grid(const ActivationFormat& f, const float* x, int64_t k) {
 // the middle of two codes the two differ.
 void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
   for (int64_t i = 0; i < k; ++i) {
-    if (std::isnan(x[i])) {
+    if (std::isnan(x[i]) || is_outlier(f, x[i])) {
       out[i] = x[i];
     } else if (f.type == ActivationFormat::Type::kS8) {
       const float q = std::clamp(std::nearbyint(x[i] / grid.scale) + grid.zero, -128.0f, 127.0f);

@@ -5,7 +5,8 @@
 //   e4m3  q = e4m3(clamp(x / scale, -448, 448))              x' = q * scale
 //
 // Rounding is to nearest even. Dynamic scales are absmax / 127 or absmax / 448 of the token or
-// group; asymmetric ones (max - min) / 255 over a range that includes 0.
+// group; asymmetric ones (max - min) / 255 over a range that includes 0. Outliers (LLM.int8) are
+// given back as they are and count for no scale.
 #pragma once
 
 #include <cstdint>
