@@ -39,7 +39,7 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   out.name = module.declared.module;
   out.scheme = module.method->scheme();
   out.format = tensor::to_string(module.problem.weight);
-  out.activation = tensor::to_string(module.problem.activation);
+  out.activation = tensor::to_string(module.choice.activation);
   out.packing = module.choice.packing;
   for (const kernels::ChoiceRange& range : module.choice.ranges) {
     out.kernels.push_back({range.m_min, range.m_max == INT64_MAX ? 0 : range.m_max,
@@ -53,6 +53,13 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   out.bytes_disk = module.bytes_disk;
   out.bytes_memory = module.bytes_memory;
   return out;
+}
+
+// The module that the keys and values belong to, as the checkpoint names it:
+// "model.layers.0.self_attn", in a GGUF file "blk.0".
+std::string attention_module(const layers::DecoderSpec& spec, int64_t layer) {
+  const std::string k = spec.module(layers::Part::kK, layer);
+  return k.substr(0, k.rfind('.'));
 }
 
 MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options, int64_t ctx) {
@@ -107,20 +114,21 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   for (const tensor::TensorInfo& info : checkpoint.tensors()) out.file_bytes += info.bytes;
   for (int64_t i = 0; i < plan.spec.layers; ++i) {
     const std::string type = kernels::name(options.kv_type);
-    out.kv.push_back(
-        {fmt::format("model.layers.{}.self_attn", i), type, type, "default", "default"});
+    out.kv.push_back({attention_module(plan.spec, i), type, type, "default", "default"});
   }
   out.tensors_total = plan.tensors_total;
   out.tensors_used = plan.tensors_used;
   for (const load::UnusedTensor& t : plan.unused) out.unused.push_back({t.name, t.reason});
   out.memory = memory_plan(plan, options, ctx);
-  for (int ranks : {1, 2, 4, 8, 16}) {
-    if (load::check_split(plan, ranks)) out.legal_tp.push_back(ranks);
-  }
+  out.legal_tp = load::legal_splits(plan);
   out.notes = plan.notes;
   for (const std::string& note : checkpoint.notes()) out.notes.push_back(note);
   out.warnings = plan.warnings;
   for (const std::string& warning : checkpoint.warnings()) out.warnings.push_back(warning);
+  if (ctx > out.memory.model_ctx) {
+    out.warnings.push_back(
+        fmt::format("--ctx {}: the model was trained for {} tokens", ctx, out.memory.model_ctx));
+  }
   out.problems = plan.problems;
   if (out.memory.weights + out.memory.other > out.memory.available && out.memory.available > 0) {
     out.problems.push_back(

@@ -174,6 +174,7 @@ Result<std::shared_ptr<const Tokenizer::Impl>> load_tokenizer(const Checkpoint& 
     impl.chat.emplace(std::move(*chat));
   } else {
     impl.chat_error = chat.error().message;
+    impl.chat_missing = chat.error().code == ErrorCode::kNotFound;
   }
   if (auto chat = template_of(ckpt, true); chat) impl.chat_tools.emplace(std::move(*chat));
   return std::make_shared<const Tokenizer::Impl>(std::move(impl));
@@ -254,7 +255,13 @@ Result<std::string> Tokenizer::render_chat(std::string_view messages_json,
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   if (localtime_r(&now, &local) != nullptr) variables.now = local;
-  return chat->render(messages, tools_json.empty() ? nullptr : &tools, variables);
+  auto text = chat->render(messages, tools_json.empty() ? nullptr : &tools, variables);
+  // Messages that the template refuses are data: to a program that reads them from a file it is no
+  // wrong use.
+  if (!text && text.error().code == ErrorCode::kUsage) {
+    return fail(ErrorCode::kCorrupt, text.error().message);
+  }
+  return text;
 }
 
 }  // namespace nibble

@@ -20,6 +20,7 @@ struct Tokenizer::Impl {
   std::optional<text::ChatTemplate> chat;
   std::optional<text::ChatTemplate> chat_tools;  // its own template for tools, where there is one
   std::string chat_error;
+  bool chat_missing = true;        // there is none to begin with
   std::string bos_text, eos_text;  // what templates call bos_token and eos_token
 };
 

@@ -52,6 +52,15 @@ TEST(json, a_long_key_above_many_objects_does_not_multiply) {
   EXPECT_LT(json->as_object()[0].second.find("7")->where().size(), 200u);
 }
 
+TEST(json, asked_keys_are_remembered_with_their_place) {
+  auto json = parse_json("{\"a\": {\"b\": 1, \"c\": 2}, \"d\": 3}", "c.json");
+  ASSERT_TRUE(json);
+  const auto asked = json->remember_asked();
+  EXPECT_EQ(json->find("a")->find("b")->as_int(), 1);
+  EXPECT_FALSE(json->find_set("absent"));
+  EXPECT_EQ(*asked, (Json::Asked{{"c.json", "a"}, {"c.json", "absent"}, {"c.json: a", "b"}}));
+}
+
 TEST(json, changing_a_copy_leaves_the_original) {
   Json a = Json::object();
   a.set("k", 1);

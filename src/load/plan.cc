@@ -85,6 +85,13 @@ Result<void> apply_override(base::Json& config, std::string_view key, const std:
   return {};
 }
 
+// The value at "a.b", or nullptr.
+const base::Json* find_path(const base::Json& config, std::string_view key) {
+  const size_t dot = key.find('.');
+  const base::Json* found = config.find(key.substr(0, dot));
+  return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
+}
+
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const PlanOptions& options)
@@ -96,6 +103,7 @@ class Planner {
   Result<LoadPlan> run() {
     NIBBLE_TRY(read_config());
     NIBBLE_TRY(find_scheme());
+    NIBBLE_TRY(check_overrides());
     plan_modules();
     check_requested();
     plan_vectors();
@@ -126,10 +134,12 @@ class Planner {
     }
     const std::string where = plan_.config.where();
     for (const auto& [key, value] : options_.overrides) {
+      stored_.push_back(find_path(plan_.config, key) != nullptr);
       NIBBLE_TRY(apply_override(plan_.config, key, value));
       plan_.notes.push_back(fmt::format("config key {} overridden with {}", key, value));
     }
     plan_.config.set_where(where);
+    if (!options_.overrides.empty()) asked_ = plan_.config.remember_asked();
     auto spec = models::declare_model(plan_.config);
     if (!spec && gguf) {
       return fail(spec.error().code, in_gguf_words(checkpoint_, spec.error().message));
@@ -145,6 +155,57 @@ class Planner {
       follow_stored_names();
     }
     return {};
+  }
+
+  // An override that changes nothing is said: of a key that is in the file but not read here as a
+  // warning, of one that is neither as an error, for it is most likely misspelt.
+  Result<void> check_overrides() {
+    const std::string root = plan_.config.where();
+    for (size_t i = 0; i < options_.overrides.size(); ++i) {
+      const std::string& key = options_.overrides[i].first;
+      // Dialects warn of the keys they do not know (quant::check_keys).
+      const bool of_dialect = key.find("quantization_config.") != key.npos ||
+                              key.find("compression_config.") != key.npos;
+      if (of_dialect || key == "eos_token_id" || was_asked(key)) continue;
+      if (!stored_[i]) {
+        return fail(ErrorCode::kUsage,
+                    fmt::format("--override {}: {} has no such key and nothing would read it{}",
+                                key, root, nearest_key(key)));
+      }
+      plan_.warnings.push_back(
+          fmt::format("--override {}: nothing reads this key of {}; it has no effect", key, root));
+    }
+    plan_.config.set_where(root);  // no more remembering
+    return {};
+  }
+
+  // "a.b" is the key b of the object a. One that is set whole was asked for if the object was.
+  bool was_asked(std::string_view key) const {
+    std::string place = plan_.config.where();
+    while (true) {
+      const size_t dot = std::min(key.find('.'), key.size());
+      if (asked_->count({place, std::string(key.substr(0, dot))}) == 0) return false;
+      if (dot == key.size()) return true;
+      place += fmt::format(": {}", key.substr(0, dot));
+      key.remove_prefix(dot + 1);
+    }
+  }
+
+  // "; did you mean X?": the key that is read and has the longest beginning or end in common.
+  std::string nearest_key(std::string_view key) const {
+    std::string_view best;
+    size_t most = 4;  // fewer letters in common are chance
+    for (const auto& [place, name] : *asked_) {
+      if (place != plan_.config.where()) continue;
+      size_t front = 0, back = 0;
+      const size_t shorter = std::min(name.size(), key.size());
+      while (front < shorter && name[front] == key[front]) ++front;
+      while (back < shorter - front && name[name.size() - 1 - back] == key[key.size() - 1 - back]) {
+        ++back;
+      }
+      if (front + back > most) most = front + back, best = name;
+    }
+    return best.empty() ? "" : fmt::format("; did you mean {}?", best);
   }
 
   // The one stored module whose name ends with the segment `last`; "" when there is none, or more.
@@ -200,6 +261,7 @@ class Planner {
     facts.quantization = source_.dictionary;
     facts.quantization_where = source_.where;
     facts.method = source_.method;
+    facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
@@ -208,6 +270,11 @@ class Planner {
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
+    if (const quant::Scheme* asked = quant::find_scheme(options_.quantization);
+        asked != nullptr && asked != scheme) {
+      plan_.notes.push_back(fmt::format("--quantization {}: the checkpoint is {}, and is read so",
+                                        options_.quantization, scheme->name));
+    }
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, quantization_->warnings);
     return {};
@@ -274,6 +341,7 @@ class Planner {
     for (const PlannedTensor& t : module->tensors) {
       used_.insert(t.info);
       if (t.spec.slot == quant::Slot::kUnused) {
+        ++known_unused_;
         plan_.unused.push_back({t.info->name, t.spec.unused});
       }
       if (t.spec.slot == quant::Slot::kBias && !module->declared.bias) {
@@ -366,7 +434,8 @@ class Planner {
       plan_.problems.push_back(
           fmt::format("{} more tensors that no layer uses", unexplained - kShown));
     }
-    plan_.tensors_used = plan_.tensors_total - static_cast<int64_t>(plan_.unused.size());
+    // `used_` also holds what a layer knows and leaves alone, which stands in `unused` too.
+    plan_.tensors_used = static_cast<int64_t>(used_.size() - known_unused_);
     for (const quant::NameMatcher* matcher : quantization_->matchers()) {
       for (const std::string& rule : matcher->rules_that_matched_nothing()) {
         plan_.notes.push_back(fmt::format("{}: \"{}\" matched no layer", matcher->where(), rule));
@@ -407,10 +476,13 @@ class Planner {
   const Checkpoint& checkpoint_;
   const PlanOptions& options_;
   quant::TensorLookup lookup_;
+  std::vector<bool> stored_;  // for each override: the file has the key
+  std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
+  size_t known_unused_ = 0;  // of used_
   std::vector<std::string> blamed_;
   int64_t undeclared_biases_ = 0;
   std::string first_undeclared_bias_;
@@ -434,8 +506,9 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     if (info == nullptr) {
       if (!spec.required) continue;
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("the checkpoint has no tensor {}, which a {} layer needs", name,
-                              out.method->scheme()));
+                  fmt::format("the checkpoint has no tensor {}, without which {} weights cannot be "
+                              "read",
+                              name, out.method->scheme()));
     }
     if (spec.slot != quant::Slot::kUnused) {
       NIBBLE_TRY(check_tensor(spec, *info));
@@ -444,7 +517,6 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     out.tensors.push_back({std::move(spec), info});
   }
   out.problem = {layer.n, layer.k, out.method->weight_format(), out.method->activation_format()};
-  if (options.policy.activation == kernels::ActivationChoice::kFloat) out.problem.activation = {};
   NIBBLE_ASSIGN(out.choice, kernels::choose(out.problem, options.hardware, options.policy));
   out.bytes_memory = static_cast<uint64_t>(kernels::packed_bytes(out.problem, out.choice)) +
                      (layer.bias ? static_cast<uint64_t>(layer.n) * sizeof(float) : 0);

@@ -60,4 +60,13 @@ Result<void> check_split(const LoadPlan& plan, int ranks) {
   return {};
 }
 
+std::vector<int> legal_splits(const LoadPlan& plan) {
+  std::vector<int> out;
+  // Key-value heads are not repeated, so no rank can be without one.
+  for (int ranks = 1; ranks <= plan.spec.kv_heads; ++ranks) {
+    if (plan.spec.kv_heads % ranks == 0 && check_split(plan, ranks)) out.push_back(ranks);
+  }
+  return out;
+}
+
 }  // namespace nibble::load

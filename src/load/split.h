@@ -11,4 +11,7 @@ namespace nibble::load {
 // K; heads stay whole. The error names the first layer that cannot be cut so, and why.
 Result<void> check_split(const LoadPlan& plan, int ranks);
 
+// Every number of ranks for which check_split finds nothing, 1 included.
+std::vector<int> legal_splits(const LoadPlan& plan);
+
 }  // namespace nibble::load

@@ -104,9 +104,12 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
       case DType::kE8M0:
         out[i] = base::f32_from_e8m0(element<uint8_t>(view, i));
         break;
+      case DType::kE4M3:
+        out[i] = base::f32_from_e4m3(element<uint8_t>(view, i));
+        break;
       default:
         return fail(ErrorCode::kCorrupt,
-                    fmt::format("{}: expected f16, bf16, f32 or e8m0, found {}", suffix,
+                    fmt::format("{}: expected f16, bf16, f32, e8m0 or e4m3, found {}", suffix,
                                 tensor::name(view.dtype)));
     }
     if (!std::isfinite(out[i])) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/hardware.h"
@@ -59,11 +60,18 @@ struct Choice {
   std::string packing;              // name of the layout all of them read
   std::vector<ChoiceRange> ranges;  // ascending, without gaps, covering 1..INT64_MAX
   std::vector<Refusal> refusals;    // kernels that come before the chosen ones in the list
+  // What x is rounded to before the kernels hold it in their own way: what the checkpoint says,
+  // unless the policy says otherwise.
+  tensor::ActivationFormat activation;
 };
 
 const char* kernel_name(const Kernel& kernel);
 
-// Pure: prints nothing, reads nothing, remembers nothing. The error joins all refusals.
+// The names that match a glob ("*" is all of them), best first.
+std::vector<std::string_view> kernel_names(std::string_view glob);
+
+// Pure: prints nothing, reads nothing, remembers nothing. The error
+// joins the refusals, each reason once.
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy);
 
@@ -74,7 +82,7 @@ struct Layout;
 
 // A weight as its kernels want it.
 struct PackedWeight {
-  MatmulProblem problem;
+  MatmulProblem problem;  // its activation is the choice's
   Choice choice;
   std::shared_ptr<const Layout> layout;  // where things are in `bytes`
   tensor::Buffer bytes;
