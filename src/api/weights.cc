@@ -3,7 +3,7 @@
 
 #include "api/inspect.h"
 #include "load/fill.h"
-#include "load/gguf_config.h"
+#include "load/gguf_names.h"
 #include "nibble/nibble.h"
 
 namespace nibble {

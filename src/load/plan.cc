@@ -40,7 +40,10 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
                 fmt::format("{}: expected dtype {}, found {}", info.name, dtype_names(spec.dtypes),
                             tensor::name(info.dtype)));
   }
-  if (without_ones(spec.shape) != without_ones(info.shape)) {
+  const bool fits = spec.flattened
+                        ? tensor::element_count(spec.shape) == tensor::element_count(info.shape)
+                        : without_ones(spec.shape) == without_ones(info.shape);
+  if (!fits) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: expected shape {} from config.json, found {}", info.name,
                             tensor::to_string(spec.shape), tensor::to_string(info.shape)));
@@ -48,29 +51,27 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Applies --override KEY=VALUE; the value is JSON, or else a string. "a.b" reaches into objects.
+// Where the key of an --override stands. Newer configs keep two keys inside rope_parameters, where
+// they outrank those of the same name at the top. Error: one of them for each kind of layer.
+Result<std::string> place_of(const base::Json& config, const std::string& key) {
+  const base::Json* rope = config.find_set("rope_parameters");
+  if (rope == nullptr || (key != "rope_theta" && key != "partial_rotary_factor")) return key;
+  if (rope->find_set("full_attention") != nullptr) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("--override {}: rope_parameters has one for each kind of layer; "
+                            "say rope_parameters.full_attention.{} or "
+                            "rope_parameters.sliding_attention.{}",
+                            key, key, key));
+  }
+  return rope->find_set(key) != nullptr ? "rope_parameters." + key : key;
+}
+
+// Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.
 Result<void> apply_override(base::Json& config, std::string_view key, const std::string& text) {
-  auto parsed = base::parse_json(text, "--override");
-  base::Json value = parsed ? std::move(*parsed) : base::Json(text);
   const size_t dot = key.find('.');
   if (dot == std::string_view::npos) {
-    // Newer configs keep these two where they outrank the key of the same name at the top.
-    const base::Json* rope = config.find_set("rope_parameters");
-    if ((key == "rope_theta" || key == "partial_rotary_factor") && rope != nullptr) {
-      if (rope->find_set("full_attention") != nullptr) {
-        return fail(ErrorCode::kUsage,
-                    fmt::format("--override {}: rope_parameters has one for each kind of layer; "
-                                "say rope_parameters.full_attention.{} or "
-                                "rope_parameters.sliding_attention.{}",
-                                key, key, key));
-      }
-      if (rope->find_set(key) != nullptr) {
-        base::Json inside = *rope;
-        inside.set(std::string(key), value);
-        config.set("rope_parameters", std::move(inside));
-      }
-    }
-    config.set(std::string(key), std::move(value));
+    auto parsed = base::parse_json(text, "--override");
+    config.set(std::string(key), parsed ? std::move(*parsed) : base::Json(text));
     return {};
   }
   const std::string head(key.substr(0, dot));
@@ -134,8 +135,10 @@ class Planner {
     }
     const std::string where = plan_.config.where();
     for (const auto& [key, value] : options_.overrides) {
-      stored_.push_back(find_path(plan_.config, key) != nullptr);
-      NIBBLE_TRY(apply_override(plan_.config, key, value));
+      NIBBLE_ASSIGN(const std::string place, place_of(plan_.config, key));
+      override_places_.push_back(place);
+      stored_.push_back(find_path(plan_.config, place) != nullptr);
+      NIBBLE_TRY(apply_override(plan_.config, place, value));
       plan_.notes.push_back(fmt::format("config key {} overridden with {}", key, value));
     }
     plan_.config.set_where(where);
@@ -166,7 +169,7 @@ class Planner {
       // Dialects warn of the keys they do not know (quant::check_keys).
       const bool of_dialect = key.find("quantization_config.") != key.npos ||
                               key.find("compression_config.") != key.npos;
-      if (of_dialect || key == "eos_token_id" || was_asked(key)) continue;
+      if (of_dialect || key == "eos_token_id" || was_asked(override_places_[i])) continue;
       if (!stored_[i]) {
         return fail(ErrorCode::kUsage,
                     fmt::format("--override {}: {} has no such key and nothing would read it{}",
@@ -476,7 +479,8 @@ class Planner {
   const Checkpoint& checkpoint_;
   const PlanOptions& options_;
   quant::TensorLookup lookup_;
-  std::vector<bool> stored_;  // for each override: the file has the key
+  std::vector<std::string> override_places_;  // "a.b", of each --override
+  std::vector<bool> stored_;                  // for each override: the file has the key
   std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;

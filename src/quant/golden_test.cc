@@ -137,5 +137,11 @@ TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
+  const auto folders = folders_of("bitsandbytes");
+  EXPECT_GE(folders.size(), 10u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 }  // namespace
 }  // namespace nibble::quant

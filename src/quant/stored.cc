@@ -87,6 +87,15 @@ Result<const TensorView*> need(const RawWeights& raw, Slot slot, std::string_vie
   return view;
 }
 
+Result<const TensorView*> need_count(const RawWeights& raw, Slot slot, std::string_view suffix,
+                                     int64_t count) {
+  const TensorView* view = raw.get(slot);
+  if (view == nullptr || tensor::element_count(view->shape) != count) {
+    return need(raw, slot, suffix, {count});  // its error says what is wrong
+  }
+  return need(raw, slot, suffix, view->shape);
+}
+
 Result<std::vector<float>> read_floats(const TensorView& view, std::string_view suffix) {
   const auto count = static_cast<size_t>(tensor::element_count(view.shape).value_or(0));
   std::vector<float> out(count);

@@ -95,6 +95,7 @@ struct ActivationFormat {
   bool asymmetric = false;  // s8 with a zero point
   float upper_bound = 0;    // > 0: dynamic scales are computed from min(absmax, upper_bound)
   ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
+  float outlier = 0;        // > 0: inputs of this magnitude or more stay floats
 
   friend bool operator==(const ActivationFormat&, const ActivationFormat&) = default;
 };

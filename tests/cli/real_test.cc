@@ -51,7 +51,11 @@ void expect_error(const Ran& ran, int exit_code, const std::string& part) {
   EXPECT_TRUE(contains(ran.err, part)) << ran.err;
 }
 
-std::string temporary(const std::string& name) { return testing::TempDir() + "nibble_" + name; }
+// A path of the running test's own: tests run side by side.
+std::string temporary(const std::string& name) {
+  return testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+         name;
+}
 
 // A folder of its own with a copy of a golden one.
 class Copy {

@@ -49,7 +49,9 @@ TEST(choose, an_empty_weight_is_refused) {
 TEST(choose, when_nothing_fits_the_error_says_each_reason_once) {
   auto choice = choose(problem({}), hardware_with(Isa::kAvx2), {.kernel_glob = "nothing*"});
   ASSERT_FALSE(choice);
-  EXPECT_NE(choice.error().message.find(" and 32 more: its name does not match --kernel nothing*"),
+  const std::string others = std::to_string(all_kernels().size() - 1);
+  EXPECT_NE(choice.error().message.find(" and " + others +
+                                        " more: its name does not match --kernel nothing*"),
             std::string::npos)
       << choice.error().message;
 }
