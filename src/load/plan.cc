@@ -456,10 +456,9 @@ class Planner {
 
   std::string unused_reason(const TensorInfo& info) const {
     const std::string_view name = info.name;
+    const std::string segments = fmt::format(".{}.", name);
     for (const auto& [segment, reason] : plan_.spec.unused) {
-      if (name.starts_with(segment + ".") || name.find("." + segment + ".") != name.npos) {
-        return reason;
-      }
+      if (segments.find(fmt::format(".{}.", segment)) != segments.npos) return reason;
     }
     for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
                                "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
