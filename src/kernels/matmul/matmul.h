@@ -59,6 +59,9 @@ struct Choice {
   std::string packing;              // name of the layout all of them read
   std::vector<ChoiceRange> ranges;  // ascending, without gaps, covering 1..INT64_MAX
   std::vector<Refusal> refusals;    // kernels that come before the chosen ones in the list
+  // What x is rounded to before the kernels hold it in their own way: what the checkpoint says,
+  // unless the policy says otherwise.
+  tensor::ActivationFormat activation;
 };
 
 const char* kernel_name(const Kernel& kernel);
@@ -74,7 +77,7 @@ struct Layout;
 
 // A weight as its kernels want it.
 struct PackedWeight {
-  MatmulProblem problem;
+  MatmulProblem problem;  // its activation is the choice's
   Choice choice;
   std::shared_ptr<const Layout> layout;  // where things are in `bytes`
   tensor::Buffer bytes;
