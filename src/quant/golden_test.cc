@@ -143,5 +143,11 @@ TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, every_auto_round_folder_dequantizes_as_its_layout_says) {
+  const auto folders = folders_of("auto_round");
+  EXPECT_GE(folders.size(), 13u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 }  // namespace
 }  // namespace nibble::quant

@@ -274,6 +274,15 @@ TEST(slice, slices_of_bitsandbytes_layers_join_or_are_refused_where_blocks_cross
   EXPECT_GT(outcome.refused, 0);
 }
 
+TEST(slice, slices_of_auto_round_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("auto_round");
+  for (const char* format :
+       {"s4g32", "u4g32+zp", "u2g32+zp", "u5g32+zp", "u6g64+zp", "u8c+zp", "e4m3c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
 TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
   WeightSpec codes = spec("weight", {4, 64}, {0}, {1, 2});  // K = 128, two codes a byte
   codes.flattened = true;
