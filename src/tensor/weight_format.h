@@ -35,12 +35,14 @@ enum class Element : uint8_t {
   kNF4,
   kFP4,  // 4-bit code books
   kS8,
+  kS7,
   kS6,
   kS5,
   kS4,
   kS3,
   kS2,  // two's complement
   kU8,
+  kU7,
   kU6,
   kU5,
   kU4,

@@ -51,34 +51,6 @@ Element element_of(DType dtype) {
                                      : Element::kE5M2FNUZ;
 }
 
-// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a
-// range.
-struct Specials {
-  uint8_t mask, first, last;
-};
-
-Specials specials_of(DType dtype) {
-  if (dtype == DType::kE4M3) return {0x7f, 0x7f, 0x7f};
-  if (dtype == DType::kE5M2) return {0x7f, 0x7c, 0x7f};
-  return {0xff, 0x80, 0x80};
-}
-
-Result<void> check_codes(const TensorView& weight, int64_t k) {
-  const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
-  const Specials range = specials_of(weight.dtype);
-  const auto is_special = [range](uint8_t c) {
-    return static_cast<int>((c & range.mask) >= range.first) & ((c & range.mask) <= range.last);
-  };
-  int special = 0;  // without branches, so that the compiler makes a vector loop of it
-  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(code[i]);
-  if (special == 0) return {};
-  const uint8_t* at = std::find_if(code, code + weight.bytes, is_special);
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("weight: element ({}, {}) is {:#04x}, which is no number; the file is "
-                          "damaged or was quantized with a scale of zero",
-                          (at - code) / k, (at - code) % k, *at));
-}
-
 Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
   NIBBLE_ASSIGN(std::vector<float> scale, read_floats(view, suffix));
   for (size_t i = 0; i < scale.size(); ++i) {
@@ -151,7 +123,7 @@ class Fp8Method : public LinearMethod {
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
     NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, "weight", {n, k}));
-    NIBBLE_TRY(check_codes(*weight, k));
+    NIBBLE_TRY(check_float8(*weight, k));
     tensor::Shape shape = specs_[1].shape;
     if (granularity_ == Granularity::kChannel) shape = {n};
     if (granularity_ == Granularity::kBlock) {
