@@ -39,7 +39,7 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   out.name = module.declared.module;
   out.scheme = module.method->scheme();
   out.format = tensor::to_string(module.problem.weight);
-  out.activation = tensor::to_string(module.problem.activation);
+  out.activation = tensor::to_string(module.choice.activation);
   out.packing = module.choice.packing;
   for (const kernels::ChoiceRange& range : module.choice.ranges) {
     out.kernels.push_back({range.m_min, range.m_max == INT64_MAX ? 0 : range.m_max,

@@ -46,7 +46,6 @@ struct Loaded {
 Result<Loaded> dummy_module(const PlannedModule& module, device::Stream& stream, uint64_t seed) {
   const kernels::MatmulProblem& p = module.problem;
   NIBBLE_ASSIGN(tensor::QuantizedWeight weight, dummy_weight(p.weight, p.n, p.k, seed));
-  weight.activation = p.activation;
   Loaded out;
   NIBBLE_ASSIGN(out.weight, kernels::pack(weight, module.choice, stream));
   if (module.declared.bias) out.bias.assign(static_cast<size_t>(p.n), 0.0f);
@@ -141,7 +140,6 @@ Result<tensor::QuantizedWeight> canonical_weight(Checkpoint& checkpoint,
   if (!weight) return in_layer(module, std::move(weight).error());
   // The plan was made from headers; what the bytes gave must be what it said.
   NIBBLE_CHECK(weight->format == module.problem.weight);
-  weight->activation = module.problem.activation;  // --activation-dtype float leaves it alone
   return weight;
 }
 

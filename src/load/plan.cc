@@ -344,7 +344,6 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     out.tensors.push_back({std::move(spec), info});
   }
   out.problem = {layer.n, layer.k, out.method->weight_format(), out.method->activation_format()};
-  if (options.policy.activation == kernels::ActivationChoice::kFloat) out.problem.activation = {};
   NIBBLE_ASSIGN(out.choice, kernels::choose(out.problem, options.hardware, options.policy));
   out.bytes_memory = static_cast<uint64_t>(kernels::packed_bytes(out.problem, out.choice)) +
                      (layer.bias ? static_cast<uint64_t>(layer.n) * sizeof(float) : 0);

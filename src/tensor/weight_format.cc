@@ -120,7 +120,9 @@ std::string to_string(const WeightFormat& format) {
 
 std::string to_string(const ActivationFormat& format) {
   if (format.type == ActivationFormat::Type::kFloat) return "float";
-  std::string out = format.type == ActivationFormat::Type::kS8 ? "s8" : "e4m3";
+  std::string out = format.type == ActivationFormat::Type::kS8     ? "s8"
+                    : format.type == ActivationFormat::Type::kE2M1 ? "e2m1"
+                                                                   : "e4m3";
   switch (format.granularity) {
     case ActivationFormat::Granularity::kTensor:
       out += " tensor";
@@ -131,6 +133,11 @@ std::string to_string(const ActivationFormat& format) {
     case ActivationFormat::Granularity::kGroup:
       out += fmt::format(" g{}", format.group);
       break;
+  }
+  if (format.scale_rule == ActivationFormat::ScaleRule::kE4M3) {
+    out += " x e4m3";
+  } else if (format.scale_rule != ActivationFormat::ScaleRule::kFloat) {
+    out += " x e8m0";
   }
   if (format.is_static) out += " static";
   if (format.asymmetric) out += " asym";

@@ -138,11 +138,13 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
 
 // Inputs [k, k + count) of a tile, multiples of 32.
 template <Number kNumber, bool kOffset>
-void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
+void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, int64_t ahead,
+            Panel& panel) {
   for (int64_t at = 0; at < count; at += kBlockK) {
     const int64_t g = (k + at) / l.group;
     const auto group = group_in(l, tile, g);
     const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    prefetch_codes(block, l.block_bytes, ahead);
     for (int64_t row = 0; row < kTileRows; row += 8) {
       Numbers first = {};
       Numbers second = {};
@@ -216,7 +218,7 @@ using Multiply = void (*)(const Panel&, int64_t, const float*, float*);
 constexpr Multiply kMultiply[6] = {NIBBLE_ROWS_6(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
-using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
+using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, int64_t, Panel&);
 template <Number kNumber>
 Unpack unpack_of(const Layout& l) {
   return l.has_offset ? unpack<kNumber, true> : unpack<kNumber, false>;
@@ -264,7 +266,7 @@ void few_tokens(const KernelArgs& args, Unpack unpack) {
     __builtin_memset(dense, 0, static_cast<size_t>(tokens * kTileRows) * 4);
     for (int64_t k = 0; k < l.k_pad; k += kShortK) {
       const int64_t count = l.k_pad - k < kShortK ? l.k_pad - k : kShortK;
-      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, *panel);
+      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, args.ahead, *panel);
       for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
         const TokenBlock x = token_block(*args.x, m);
         kMultiply[x.rows - 1](*panel, count, reinterpret_cast<const float*>(x.data) + k * x.rows,
@@ -283,7 +285,8 @@ void multiply_panels(const KernelArgs& args, Unpack unpack, int64_t tile, int64_
   auto* panels = reinterpret_cast<Panel*>(args.scratch);
   auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
   for (int64_t t = 0; t < tiles; ++t) {
-    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, args.ahead,
+           panels[t]);
   }
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     const TokenBlock x = token_block(*args.x, m);

@@ -93,6 +93,7 @@ NIBBLE_INLINE void multiply_group(const KernelArgs& args, const Header<const std
   constexpr int64_t kTogether = 4;
   for (; blocks > 0; blocks -= kTogether, block += kTogether * 1024, x += kTogether * kBlockK) {
     const int64_t count = blocks < kTogether ? blocks : kTogether;
+    prefetch_codes(block, count * 1024, args.ahead);
     for (int row = 0; row < kTileRows; row += 16) {
       Sums sums[kTokens];
       NIBBLE_UNROLL

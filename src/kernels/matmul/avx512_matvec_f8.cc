@@ -93,6 +93,7 @@ NIBBLE_INLINE void multiply_group(const KernelArgs& args, const Header<const std
   NIBBLE_UNROLL
   for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
   for (; blocks > 0; --blocks, block += 1024, x += kBlockK) {
+    prefetch_codes(block, 1024, args.ahead);
     dot_lines<kFloat, kTokens>(sums, block, first, end, x, args.x->k_pad);
   }
   add_group<kFloat, kTokens>(*args.layout, header, sums, y);

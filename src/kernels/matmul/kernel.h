@@ -74,8 +74,15 @@ struct KernelArgs {
   int64_t tile_end = 0;
   int64_t m_begin = 0;  // tokens; m_begin is a multiple of x->rows
   int64_t m_end = 0;
-  std::byte* scratch = nullptr;  // Kernel::scratch_bytes of this worker's own, 64-byte aligned
+  std::byte* scratch = nullptr;  // kPanelBytes of this worker's own, 64-byte aligned
+  int64_t ahead = 0;  // how far to ask for codes before they are needed, in bytes; for speed only
 };
+
+// Asks for the `bytes` that will be read `ahead` bytes after `p`. Beyond the end of the weight this
+// does nothing.
+NIBBLE_INLINE void prefetch_codes(const std::byte* p, int64_t bytes, int64_t ahead) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + ahead + i);
+}
 
 struct Kernel {
   const char* name;

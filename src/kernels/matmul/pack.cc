@@ -380,7 +380,9 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
-  return make_layout(problem, packing_named(choice.packing)).bytes;
+  MatmulProblem held = problem;
+  held.activation = choice.activation;
+  return make_layout(held, packing_named(choice.packing)).bytes;
 }
 
 Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::Stream& stream) {
