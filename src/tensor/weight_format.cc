@@ -120,7 +120,7 @@ std::string to_string(const WeightFormat& format) {
 
 std::string to_string(const ActivationFormat& format) {
   if (format.type == ActivationFormat::Type::kFloat) return "float";
-  std::string out = format.type == ActivationFormat::Type::kS8     ? "s8"
+  std::string out = format.type == ActivationFormat::Type::kS8     ? fmt::format("s{}", format.bits)
                     : format.type == ActivationFormat::Type::kE2M1 ? "e2m1"
                                                                    : "e4m3";
   switch (format.granularity) {

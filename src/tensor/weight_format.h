@@ -95,7 +95,11 @@ struct ActivationFormat {
   int64_t group = 0;        // kGroup: how many k share a scale
   bool is_static = false;   // kTensor: the scale is stored in the checkpoint
   bool asymmetric = false;  // s8 with a zero point
-  float upper_bound = 0;    // > 0: dynamic scales are computed from min(absmax, upper_bound)
+  int bits = 8;             // kS8: of the integers, which may be fewer than their byte has
+  // kS8, symmetric and dynamic: the scale is absmax / ((2^bits - 1) / 2), as compressed-tensors has
+  // it, and not absmax / (2^(bits-1) - 1).
+  bool half_range = false;
+  float upper_bound = 0;  // > 0: dynamic scales are computed from min(absmax, upper_bound)
   ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
 
   friend bool operator==(const ActivationFormat&, const ActivationFormat&) = default;
@@ -125,6 +129,8 @@ struct QuantizedWeight {
   float input_zero = 0.0f;   // asymmetric static activations
   std::vector<float>
       input_factor;  // (K) or empty: x[k] is multiplied by it before use (AWQ's pre_quant_scale)
+  // > 0: then each block of so many inputs is rotated, see kernels/hadamard
+  int64_t input_hadamard = 0;
 
   int64_t groups() const {  // along K
     return format.group_k == 0 ? 1 : (k + format.group_k - 1) / format.group_k;

@@ -1,4 +1,4 @@
-// x in the form that a kernel wants: multiplied by input_factor, quantized as the checkpoint says,
+// x in the form that a kernel wants: multiplied by input_factor, rotated, quantized as the checkpoint says,
 // gathered by `order`, then laid out. Private to matmul/.
 #pragma once
 

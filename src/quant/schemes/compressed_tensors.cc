@@ -73,6 +73,13 @@ class CompressedConfig : public QuantizationConfig {
         return "a scale of a quantized KV cache; the cache here is not quantized";
       }
     }
+    for (const compressed::InputTransform& transform : config_.transforms) {
+      const std::string suffix = fmt::format(".{}_input.weight", transform.name);
+      if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
+        return fmt::format("the Hadamard matrix of the transform {}, which is known without it",
+                           transform.name);
+      }
+    }
     return {};
   }
 
@@ -82,9 +89,17 @@ class CompressedConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(const Group* group, group_of(layer.module));
     NIBBLE_ASSIGN(const Storage storage, compressed::storage_of(layer, tensors));
     // What is stored outranks the lists.
+    NIBBLE_ASSIGN(const int64_t rotation, rotation_of(layer));
+    if (storage == Storage::kPlain && rotation != 0) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: a transform applies to its inputs, but it is not quantized; only "
+                      "the inputs of quantized layers are rotated here",
+                      layer.module));
+    }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
     if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
-      return compressed::compressed_method(layer, tensors, storage, nullptr, {});
+      return compressed::compressed_method(layer, tensors, storage, nullptr, {}, rotation);
     }
     if (group == nullptr) return no_group(layer, ignored.has_value());
     if (group->quantizes_outputs) {
@@ -93,7 +108,8 @@ class CompressedConfig : public QuantizationConfig {
                               "quantized here",
                               group->where));
     }
-    return compressed::compressed_method(layer, tensors, storage, group, config_.dense_words);
+    return compressed::compressed_method(layer, tensors, storage, group, config_.dense_words,
+                                         rotation);
   }
 
  private:
@@ -121,6 +137,30 @@ class CompressedConfig : public QuantizationConfig {
       only = &group;
     }
     return only;
+  }
+
+  // The size of the Hadamard matrix that a transform applies to the inputs of a layer; 0: none.
+  Result<int64_t> rotation_of(const LinearLayer& layer) const {
+    int64_t size = 0;
+    for (const compressed::InputTransform& transform : config_.transforms) {
+      NIBBLE_ASSIGN(const auto named, transform.targets.match(layer.module));
+      NIBBLE_ASSIGN(const auto ignored, transform.ignored.match(layer.module));
+      const bool targeted =
+          named || (transform.every_linear && is_of_class(layer.module, "Linear"));
+      if (!targeted || ignored) continue;
+      if (size != 0) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{}: two transforms apply to its inputs", layer.module));
+      }
+      size = transform.size == 0 ? layer.k : transform.size;
+      if ((size & (size - 1)) != 0 || layer.k % size != 0) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{}: the transform {} has size {}, but it has {} inputs and "
+                                "Hadamard matrices are made for powers of two",
+                                layer.module, transform.name, size, layer.k));
+      }
+    }
+    return size;
   }
 
   Failure no_group(const LinearLayer& layer, bool ignored) const {

@@ -166,6 +166,7 @@ Result<Arguments> read_arguments(const Json& from, std::vector<std::string>& war
   NIBBLE_ASSIGN(const std::string dynamic,
                 word_key(from, "dynamic", "false", {"false", "true", "local"}));
   out.dynamic = dynamic != "false";
+  out.local = dynamic == "local";
   NIBBLE_ASSIGN(const std::string order,
                 word_key(from, "actorder", "false",
                          {"false", "true", "group", "dynamic", "weight", "static"}));
@@ -226,6 +227,15 @@ Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json
     return wrong(
         from, ErrorCode::kUnsupported,
         fmt::format("strategy is \"{}\", which inputs do not have", name_of(inputs.strategy)));
+  }
+  if (inputs.bits == 6) {
+    return both(from, "num_bits", "type", "of floats, inputs of 4 and 8 bits are known");
+  }
+  if (inputs.strategy == Strategy::kTensorGroup && (!inputs.is_float || inputs.bits != 4)) {
+    return both(from, "strategy", "num_bits", "groups below one scale of the tensor are fp4");
+  }
+  if (inputs.power_of_two && (inputs.group != 32 || !inputs.is_float)) {
+    return both(from, "scale_dtype", "group_size", "exponents are the scales of 32 floats");
   }
   if (inputs.act_order) {
     return wrong(from, ErrorCode::kUnsupported, shown(from, "actorder") + "; only weights have it");
@@ -359,6 +369,8 @@ Result<void> read_application(const Json& from, const std::string& group, const 
   });
   NIBBLE_ASSIGN(out.targets, NameMatcher::compile(std::move(lists[0]), where + ": targets"));
   NIBBLE_ASSIGN(out.ignored, NameMatcher::compile(std::move(lists[1]), where + ": ignore"));
+  config.notes.push_back(
+      fmt::format("{}: inputs of its targets are rotated while the model runs", where));
   config.transforms.push_back(std::move(out));
   return {};
 }

@@ -33,7 +33,8 @@ struct Arguments {
   int64_t group = 0;  // along K; 0: all inputs
   int64_t block_n = 0;
   int64_t block_k = 0;
-  bool dynamic = false;       // scales are found at run time (of kTensorGroup: those of the groups)
+  bool dynamic = false;       // scales are found at run time
+  bool local = false;         // those of the groups, below a stored one of the whole tensor
   bool act_order = false;     // actorder "group"
   bool power_of_two = false;  // scales are bytes, exponents of two
 };

@@ -39,6 +39,7 @@ struct Form {
   bool packed_zeros = false;
   DType scale_type = DType::kF32;
   tensor::ActivationFormat activation;
+  int64_t input_hadamard = 0;
   std::string input_scale;  // the suffix of its stored scale, "" without
 };
 
@@ -152,6 +153,12 @@ class CompressedMethod : public LinearMethod {
     out.activation = f_.activation;
     out.n = n;
     out.k = k;
+    out.input_hadamard = f_.input_hadamard;
+    if (out.input_hadamard != 0 && k % out.input_hadamard != 0) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("a rotation of {} inputs cannot be cut to {}; use fewer ranks",
+                              out.input_hadamard, k));
+    }
     NIBBLE_TRY(check_shape(raw));
     if (f_.scaled) {
       NIBBLE_TRY(read_scale(raw, out));
@@ -497,6 +504,7 @@ class CompressedMethod : public LinearMethod {
   Result<void> read_inputs(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     if (!f_.input_scale.empty()) {
       NIBBLE_ASSIGN(out.input_scale, positive(raw, Slot::kInputScale, f_.input_scale));
+      if (f_.input_scale == "input_global_scale") out.input_scale = 1 / out.input_scale;
     }
     if (raw.get(Slot::kInputZero) == nullptr) return {};
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kInputZero, "input_zero_point", {}));
@@ -646,24 +654,27 @@ Result<void> check_sizes(const LinearLayer& layer, const Form& f) {
   return {};
 }
 
-Result<void> find_activation(const Group& group, Form& f) {
-  if (!group.inputs) return {};
+// The grid of compressed-tensors' own fake quantization.
+void find_activation(const Arguments& in, Form& f) {
   using Activation = tensor::ActivationFormat;
-  const Arguments& in = *group.inputs;
   Activation& a = f.activation;
-  if (in.bits != 8) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}; inputs of 8 bits are known", describe(in)));
+  a.type = !in.is_float   ? Activation::Type::kS8
+           : in.bits == 4 ? Activation::Type::kE2M1
+                          : Activation::Type::kE4M3;
+  if (!in.is_float) {
+    a.bits = static_cast<int>(in.bits);
+    a.half_range = in.symmetric && in.dynamic;
   }
-  a.type = in.is_float ? Activation::Type::kE4M3 : Activation::Type::kS8;
   a.is_static = !in.dynamic;
   a.asymmetric = !in.symmetric;
   a.granularity = a.is_static    ? Activation::Granularity::kTensor
                   : in.group > 0 ? Activation::Granularity::kGroup
                                  : Activation::Granularity::kToken;
   a.group = in.group;
+  if (in.strategy == Strategy::kTensorGroup) a.scale_rule = Activation::ScaleRule::kE4M3;
+  if (in.power_of_two) a.scale_rule = Activation::ScaleRule::kE8M0Even;
   if (a.is_static) f.input_scale = "input_scale";
-  return {};
+  if (in.local) f.input_scale = "input_global_scale";
 }
 
 }  // namespace
@@ -698,8 +709,10 @@ Result<Storage> storage_of(const LinearLayer& layer, const TensorLookup& tensors
 Result<std::unique_ptr<LinearMethod>> compressed_method(const LinearLayer& layer,
                                                         const TensorLookup& tensors,
                                                         Storage storage, const Group* group,
-                                                        std::optional<bool> dense_words) {
+                                                        std::optional<bool> dense_words,
+                                                        int64_t input_hadamard) {
   Form f;
+  f.input_hadamard = input_hadamard;
   f.storage = storage;
   const TensorInfo* codes = codes_of(layer, tensors);
   if (codes == nullptr) {
@@ -713,8 +726,10 @@ Result<std::unique_ptr<LinearMethod>> compressed_method(const LinearLayer& layer
     f.asymmetric = !group->weights->symmetric;
     NIBBLE_TRY(find_granularity(layer, tensors, *group->weights, f));
     NIBBLE_TRY(find_packing(layer, tensors, *codes, *group->weights, dense_words, f));
-    NIBBLE_TRY(find_activation(*group, f));
-    if (group->inputs) unused = fmt::format("{}: activations are not static", group->inputs->where);
+    if (group->inputs) {
+      find_activation(*group->inputs, f);
+      unused = fmt::format("{} does not ask for it", group->inputs->where);
+    }
   }
   NIBBLE_TRY(check_sizes(layer, f));
   return std::unique_ptr<LinearMethod>(

@@ -25,10 +25,12 @@ enum class Storage : uint8_t {
 Result<Storage> storage_of(const LinearLayer& layer, const TensorLookup& tensors);
 
 // The method of a layer that is stored quantized (or sparse), as `group` says; null for a layer
-// that is only sparse. Errors: the group and the stored tensors contradict each other.
+// that is only sparse. `input_hadamard`: see QuantizedWeight. Errors: the group and the stored
+// tensors contradict each other.
 Result<std::unique_ptr<LinearMethod>> compressed_method(const LinearLayer& layer,
                                                         const TensorLookup& tensors,
                                                         Storage storage, const Group* group,
-                                                        std::optional<bool> dense_words);
+                                                        std::optional<bool> dense_words,
+                                                        int64_t input_hadamard);
 
 }  // namespace nibble::quant::compressed
