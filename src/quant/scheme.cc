@@ -63,6 +63,9 @@ std::string method_by_keys(const base::Json& dictionary) {
   for (const char* key : {"w_bit", "q_group_size", "zero_point"}) {
     if (dictionary.find(key) != nullptr) return "awq";
   }
+  for (const char* key : {"config_groups", "sparsity_config"}) {
+    if (dictionary.find(key) != nullptr) return "compressed-tensors";
+  }
   for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
     if (dictionary.find(key) != nullptr) return "gptq";
   }

@@ -303,6 +303,24 @@ TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
             "one piece; use fewer ranks");
 }
 
+TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("compressed_tensors");
+  for (const char* format :
+       {"bf16",  "e2m1g16", "e2m1g32", "e2m3g32",   "e4m3c",        "e4m3g32", "e4m3t",
+        "s2g16", "s4c",     "s4g16",   "s4g16+act", "s4g32",        "s7g16",   "s8c",
+        "s8g16", "s8t",     "u4c+zp",  "u4g16+zp",  "u8g16+zp+act", "u8t+zp"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  for (const char* format : {"s3c", "s3g16", "s5c", "s6c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+  }
+  for (const char* format : {"s4g128", "u5g32+zp", "u6c+zp"}) {
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  EXPECT_GT(outcome.refused, 0);
+}
+
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {
   const auto opened = checkpoint::Checkpoint::open(kGolden + "gguf/all_types.gguf");
   ASSERT_TRUE(opened) << message(opened);
