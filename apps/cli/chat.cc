@@ -168,6 +168,7 @@ bool Chat::command(const std::string& line) {
 }
 
 Result<void> Chat::talk() {
+  const CatchInterrupt between_lines_and_answers;  // a Ctrl-C that comes late ends nothing
   LineEditor editor("> ", stdin_is_terminal() ? chat_history_file() : "");
   if (stdin_is_terminal()) note("/help lists the commands; Ctrl-D ends.");
   std::string line, text;

@@ -1,6 +1,7 @@
 #include "cli/line_editor.h"
 
 #include <histedit.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cwchar>
 #include <filesystem>
 #include <utility>
 
@@ -37,12 +39,14 @@ struct LineEditor::Impl {
   History* history = nullptr;
   std::string pending;  // bytes of a pipe that belong to later lines
   bool ended = false;
+  const CatchInterrupt* interrupt = nullptr;  // of the read that goes on
 
   static char* prompt_of(EditLine* editor) {
     Impl* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
     return self->prompt.data();
   }
+  static int read_character(EditLine* editor, wchar_t* out);
   Event read_edited(std::string& line);
   Event read_plain(std::string& line);
 };
@@ -60,6 +64,7 @@ LineEditor::LineEditor(std::string prompt, std::string history_file)
   el_set(impl_->editor, EL_PROMPT, &Impl::prompt_of);
   el_set(impl_->editor, EL_EDITOR, "emacs");
   el_set(impl_->editor, EL_SIGNAL, 0);
+  el_wset(impl_->editor, EL_GETCFN, &Impl::read_character);
   impl_->history = history_init();
   if (impl_->history != nullptr) {
     HistEvent event;
@@ -83,13 +88,45 @@ LineEditor::Event LineEditor::read(std::string& line) {
   return impl_->editor != nullptr ? impl_->read_edited(line) : impl_->read_plain(line);
 }
 
+// One character of the terminal: 1, 0 at its end, -1 with EINTR after Ctrl-C. libedit's own reader
+// shows the prompt before it waits, and would miss a Ctrl-C that comes in between.
+int LineEditor::Impl::read_character(EditLine* editor, wchar_t* out) {
+  Impl* self = nullptr;
+  el_get(editor, EL_CLIENTDATA, &self);
+  std::mbstate_t state = {};
+  while (true) {
+    pollfd waiting[] = {{STDIN_FILENO, POLLIN, 0}, {self->interrupt->descriptor(), POLLIN, 0}};
+    const int ready = poll(waiting, 2, -1);
+    if (self->interrupt->requested()) {
+      errno = EINTR;
+      return -1;
+    }
+    if (ready < 0 && errno == EINTR) continue;
+    char byte = 0;
+    const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return static_cast<int>(got);
+    const size_t used = std::mbrtowc(out, &byte, 1, &state);
+    if (used == static_cast<size_t>(-2)) continue;  // the first bytes of one
+    if (used == static_cast<size_t>(-1)) {
+      state = {};  // no character: passed over
+      continue;
+    }
+    return 1;
+  }
+}
+
 LineEditor::Event LineEditor::Impl::read_edited(std::string& line) {
-  const CatchInterrupt interrupt;
+  const CatchInterrupt caught;
+  interrupt = &caught;
+  // Before the prompt is seen: what the user answers it with is then the editor's, Ctrl-D too.
+  el_set(editor, EL_PREP_TERM, 1);
   int count = 0;
   errno = 0;
   const char* text = el_gets(editor, &count);
+  interrupt = nullptr;
   if (text == nullptr || count <= 0) {
-    if (!interrupt.requested()) return Event::kEnd;
+    if (!caught.requested()) return Event::kEnd;
     el_set(editor, EL_REFRESH);
     el_reset(editor);
     return Event::kInterrupt;

@@ -9,7 +9,7 @@
 
 #include "api/model.h"
 #include "generate/sequence.h"
-#include "load/gguf_config.h"
+#include "load/gguf_names.h"
 
 namespace nibble {
 namespace {
@@ -192,7 +192,7 @@ std::map<std::string, const layers::Linear*> linears_of(const layers::Decoder& d
   std::map<std::string, const layers::Linear*> out;
   const auto add = [&out](const layers::Linear& l) { out[load::gguf_module_name(l.name)] = &l; };
   for (const layers::DecoderLayer& l : d.layers) {
-    for (const layers::Linear* x : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) add(*x);
+    for (const layers::Linear* x : l.linears()) add(*x);
   }
   add(d.head());
   return out;

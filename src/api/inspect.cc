@@ -39,7 +39,7 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   out.name = module.declared.module;
   out.scheme = module.method->scheme();
   out.format = tensor::to_string(module.problem.weight);
-  out.activation = tensor::to_string(module.problem.activation);
+  out.activation = tensor::to_string(module.choice.activation);
   out.packing = module.choice.packing;
   for (const kernels::ChoiceRange& range : module.choice.ranges) {
     out.kernels.push_back({range.m_min, range.m_max == INT64_MAX ? 0 : range.m_max,
@@ -71,8 +71,8 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
   // One prompt batch of activations: the widest rows of the decoder, float32.
   constexpr uint64_t kBatch = 512;
   const uint64_t row =
-      static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 2 * spec.heads * spec.head_dim +
-                            2 * spec.kv_heads * spec.head_dim);
+      static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 3 * spec.heads * spec.head_dim +
+                            4 * spec.kv_heads * spec.head_dim);
   out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   constexpr int64_t kMany = 4096;  // pages are whole at this length
   out.kv_per_token = static_cast<uint64_t>(

@@ -62,7 +62,7 @@ Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Op
   } else {
     impl->tokenizer_error = tokenizer.error().message;
   }
-  impl->eos = api::eos_ids(impl->checkpoint, plan.config, impl->tokenizer_impl.get());
+  NIBBLE_ASSIGN(impl->eos, api::eos_ids(impl->checkpoint, plan.config, impl->tokenizer_impl.get()));
 
   load::FillProgress on_module;
   if (progress) {

@@ -128,13 +128,6 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                                             {"float", ActivationChoice::kFloat},
                                             {"int8", ActivationChoice::kS8},
                                             {"fp8", ActivationChoice::kE4M3}}));
-  if (out.plan.policy.activation == ActivationChoice::kS8 ||
-      out.plan.policy.activation == ActivationChoice::kE4M3) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--activation-dtype {}: this version has no kernels that hold the "
-                            "activations of weight-only layers to one term; leave the option out",
-                            options.activation_dtype));
-  }
   NIBBLE_ASSIGN(const int dtype,
                 value_of<int>("--dtype", options.dtype,
                               {{"auto", 32}, {"f32", 32}, {"bf16", 16}, {"f16", 16}}));

@@ -30,9 +30,9 @@ namespace api {
 Result<std::shared_ptr<const Tokenizer::Impl>> load_tokenizer(const checkpoint::Checkpoint& ckpt);
 
 // Every id that ends a text, from generation_config.json, config.json, tokenizer_config.json and
-// the GGUF keys. `config` is the model's.
-std::vector<int32_t> eos_ids(const checkpoint::Checkpoint& ckpt, const base::Json& config,
-                             const Tokenizer::Impl* tokenizer);
+// the GGUF keys. `config` is the model's. Error: a value that is no id and no list of ids.
+Result<std::vector<int32_t>> eos_ids(const checkpoint::Checkpoint& ckpt, const base::Json& config,
+                                     const Tokenizer::Impl* tokenizer);
 
 }  // namespace api
 }  // namespace nibble

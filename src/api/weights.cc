@@ -3,7 +3,7 @@
 
 #include "api/inspect.h"
 #include "load/fill.h"
-#include "load/gguf_config.h"
+#include "load/gguf_names.h"
 #include "nibble/nibble.h"
 
 namespace nibble {
@@ -27,8 +27,9 @@ Result<Matrix> weights(const std::string& path, const std::string& module, const
     }
     return out;
   }
-  for (const std::string& problem : plan.problems) {
-    if (problem.find(wanted) != problem.npos) return fail(ErrorCode::kCorrupt, problem);
+  for (const auto& [failed, why] : plan.failed) {
+    if (failed == wanted)
+      return fail(ErrorCode::kCorrupt, fmt::format("layer {}: {}", failed, why));
   }
   std::string known;
   for (const load::PlannedModule& planned : plan.modules) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -214,6 +215,12 @@ Result<const Json*> Json::member(std::string_view key) const {
 Result<int64_t> Json::get_int(std::string_view key) const {
   NIBBLE_ASSIGN(const Json* v, member(key));
   if (v->is_int()) return v->as_int();
+  // Some exporters write 4.0; beyond 2^53 a double no longer says which integer was meant.
+  constexpr double kExact = 9007199254740992.0;
+  if (v->is_double() && std::fabs(v->as_double()) <= kExact &&
+      v->as_double() == std::trunc(v->as_double())) {
+    return static_cast<int64_t>(v->as_double());
+  }
   return wrong_type(key, "an integer", *v);
 }
 Result<int64_t> Json::get_int_or(std::string_view key, int64_t fallback) const {

@@ -70,5 +70,15 @@ TEST(json, changing_a_copy_leaves_the_original) {
   EXPECT_EQ(b.find("k")->as_int(), 2);
 }
 
+TEST(json, a_real_that_is_a_whole_number_is_an_integer) {
+  const auto json = parse_json(R"({"bits": 4.0, "half": 4.5, "vast": 1e30})", "f");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->get_int("bits").value_or(0), 4);
+  EXPECT_EQ(json->get_int("half").error().message,
+            "f: half: expected an integer, found the number 4.5");
+  EXPECT_EQ(json->get_int("vast").error().message,
+            "f: vast: expected an integer, found the number 1e+30");
+}
+
 }  // namespace
 }  // namespace nibble::base

@@ -286,6 +286,9 @@ tensor::WeightFormat gguf_format(DType dtype, int64_t) {
   format.scale_type = type->scale_type;
   format.zero = type->zero;
   format.stored_as = tensor::name(dtype);
+  // Their scales are an f16 of the block times small integers.
+  const bool k_type = dtype >= DType::kQ2_K && dtype <= DType::kQ6_K;
+  if (k_type || dtype == DType::kIQ4_XS) format.super_k = tensor::info(dtype).block_elements;
   return format;
 }
 

@@ -17,9 +17,9 @@ struct ElementInfo {
 
 constexpr ElementInfo kElements[] = {
     {"f32", 32},     {"f16", 16}, {"bf16", 16}, {"e4m3", 8}, {"e4m3fnuz", 8}, {"e5m2", 8},
-    {"e5m2fnuz", 8}, {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s6", 6},
-    {"s5", 5},       {"s4", 4},   {"s3", 3},    {"s2", 2},   {"u8", 8},       {"u6", 6},
-    {"u5", 5},       {"u4", 4},   {"u3", 3},    {"u2", 2},
+    {"e5m2fnuz", 8}, {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s7", 7},
+    {"s6", 6},       {"s5", 5},   {"s4", 4},    {"s3", 3},   {"s2", 2},       {"u8", 8},
+    {"u7", 7},       {"u6", 6},   {"u5", 5},    {"u4", 4},   {"u3", 3},       {"u2", 2},
 };
 
 // NormalFloat4: the quantiles of a normal distribution that QLoRA (Dettmers et al. 2023, appendix
@@ -40,9 +40,11 @@ constexpr float kNF4[16] = {-1.0f,
                             0.5626170039176941f,
                             0.7229568362236023f,
                             1.0f};
-// bitsandbytes' FP4: sign, then 0, 0.0625/12.., normalised by 12.
-constexpr float kFP4[8] = {0.0f,        0.0052083333f, 0.66666667f, 1.0f,
-                           0.33333333f, 0.5f,          0.16666667f, 0.25f};
+// bitsandbytes' FP4: 0, 1/16, 8, 12, 4, 6, 2, 3 divided by 12, and their negatives; its second zero
+// has no sign.
+constexpr float kFP4[16] = {
+    0.0f, 0.0052083333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
+    0.0f, -0.0052083333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f};
 
 }  // namespace
 
@@ -77,8 +79,9 @@ float value_of(Element element, uint32_t code) {
     case Element::kNF4:
       return kNF4[code & 15];
     case Element::kFP4:
-      return (code & 8) != 0 ? -kFP4[code & 7] : kFP4[code & 7];
+      return kFP4[code & 15];
     case Element::kS8:
+    case Element::kS7:
     case Element::kS6:
     case Element::kS5:
     case Element::kS4:
@@ -86,6 +89,7 @@ float value_of(Element element, uint32_t code) {
     case Element::kS2:
       return static_cast<float>(static_cast<int8_t>(code));  // sign-extended to the byte
     case Element::kU8:
+    case Element::kU7:
     case Element::kU6:
     case Element::kU5:
     case Element::kU4:
@@ -118,7 +122,9 @@ std::string to_string(const WeightFormat& format) {
 
 std::string to_string(const ActivationFormat& format) {
   if (format.type == ActivationFormat::Type::kFloat) return "float";
-  std::string out = format.type == ActivationFormat::Type::kS8 ? "s8" : "e4m3";
+  std::string out = format.type == ActivationFormat::Type::kS8     ? fmt::format("s{}", format.bits)
+                    : format.type == ActivationFormat::Type::kE2M1 ? "e2m1"
+                                                                   : "e4m3";
   switch (format.granularity) {
     case ActivationFormat::Granularity::kTensor:
       out += " tensor";
@@ -130,8 +136,14 @@ std::string to_string(const ActivationFormat& format) {
       out += fmt::format(" g{}", format.group);
       break;
   }
+  if (format.scale_rule == ActivationFormat::ScaleRule::kE4M3) {
+    out += " x e4m3";
+  } else if (format.scale_rule != ActivationFormat::ScaleRule::kFloat) {
+    out += " x e8m0";
+  }
   if (format.is_static) out += " static";
   if (format.asymmetric) out += " asym";
+  if (format.outlier > 0) out += fmt::format(" outliers>={}", format.outlier);
   return out;
 }
 

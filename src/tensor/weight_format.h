@@ -35,12 +35,14 @@ enum class Element : uint8_t {
   kNF4,
   kFP4,  // 4-bit code books
   kS8,
+  kS7,
   kS6,
   kS5,
   kS4,
   kS3,
   kS2,  // two's complement
   kU8,
+  kU7,
   kU6,
   kU5,
   kU4,
@@ -81,18 +83,29 @@ std::string to_string(const WeightFormat& format);
 
 // How a checkpoint wants the inputs of a layer held. kFloat: it leaves them alone.
 struct ActivationFormat {
-  enum class Type : uint8_t { kFloat, kS8, kE4M3 };
+  enum class Type : uint8_t { kFloat, kS8, kE4M3, kE2M1 };
   enum class Granularity : uint8_t { kTensor, kToken, kGroup };
+  // What a dynamic scale is rounded to. The e8m0 rules are the tools' own ways to a power of two:
+  // E = 2^floor(log2(absmax)) / 2^floor(log2(largest number of the type)) is kE8M0Floor; kE8M0Even
+  // takes twice that from 1.75 E up (of absmax); kE8M0Ceil is 2^ceil(log2(absmax / largest)).
+  // kE4M3 (NVFP4): e4m3(absmax / 6 / input_scale) * input_scale, input_scale from the checkpoint.
+  enum class ScaleRule : uint8_t { kFloat, kE8M0Floor, kE8M0Even, kE8M0Ceil, kE4M3 };
   Type type = Type::kFloat;
   Granularity granularity = Granularity::kToken;
   int64_t group = 0;        // kGroup: how many k share a scale
   bool is_static = false;   // kTensor: the scale is stored in the checkpoint
   bool asymmetric = false;  // s8 with a zero point
-  float upper_bound = 0;    // > 0: dynamic scales are computed from min(absmax, upper_bound)
+  int bits = 8;             // kS8: of the integers, which may be fewer than their byte has
+  // kS8, symmetric and dynamic: the scale is absmax / ((2^bits - 1) / 2), as compressed-tensors has
+  // it, and not absmax / (2^(bits-1) - 1).
+  bool half_range = false;
+  float upper_bound = 0;  // > 0: dynamic scales are computed from min(absmax, upper_bound)
+  ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
+  float outlier = 0;                         // > 0: inputs of this magnitude or more stay floats
 
   friend bool operator==(const ActivationFormat&, const ActivationFormat&) = default;
 };
-std::string to_string(const ActivationFormat& format);  // "float", "s8 token", "e4m3 tensor static"
+std::string to_string(const ActivationFormat& format);  // "float", "s8 token", "e2m1 g16 x e4m3"
 
 // A weight in canonical form: one code per unit, row-major, nothing packed. The form every scheme
 // produces and every kernel's pack function reads.
@@ -113,10 +126,12 @@ struct QuantizedWeight {
   std::vector<float> zero;
   std::vector<float> offset;
   std::vector<int32_t> order;
-  float input_scale = 1.0f;  // kTensor static activations
+  float input_scale = 1.0f;  // kTensor static activations; what e4m3 scales are multiplied by
   float input_zero = 0.0f;   // asymmetric static activations
   std::vector<float>
       input_factor;  // (K) or empty: x[k] is multiplied by it before use (AWQ's pre_quant_scale)
+  // > 0: then each block of so many inputs is rotated, see kernels/hadamard
+  int64_t input_hadamard = 0;
 
   int64_t groups() const {  // along K
     return format.group_k == 0 ? 1 : (k + format.group_k - 1) / format.group_k;

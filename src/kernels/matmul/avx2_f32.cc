@@ -1,5 +1,6 @@
 // Any weight x f32 activations with AVX2: a panel of w in f32, bit by bit what unpack_row gives, is
 // unpacked into a cache and all tokens are multiplied with it by fused multiply-adds.
+#include "kernels/matmul/avx2_float8.h"
 #include "kernels/matmul/avx2_inline.h"
 
 namespace nibble::kernels {
@@ -59,28 +60,6 @@ NIBBLE_INLINE __m256 look_up(__m256i code, __m256 low, __m256 high) {
                           upper);
 }
 
-// Bytes in the high halves of 16-bit lanes -> f16 that, times kFix, are the numbers.
-template <Number kNumber>
-NIBBLE_INLINE __m256i half_of(__m256i high) {
-  constexpr bool kThreeBits = kNumber == Number::kE4M3 || kNumber == Number::kE4M3FNUZ;
-  if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
-    high = _mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16(-0x4080));
-  }
-  if constexpr (kNumber ==
-                Number::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
-    const __m256i carry = _mm256_add_epi16(high, _mm256_set1_epi16(0x80));
-    high = _mm256_or_si256(high, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
-  } else if constexpr (kNumber == Number::kE4M3FNUZ) {  // -0 is nan
-    const __m256i nan = _mm256_cmpeq_epi16(high, _mm256_set1_epi16(-0x8000));
-    high = _mm256_or_si256(high, _mm256_and_si256(nan, _mm256_set1_epi16(0x7e00)));
-  }
-  return high;
-}
-template <Number kNumber>
-constexpr float kFix = kNumber == Number::kE4M3       ? 256.0f
-                       : kNumber == Number::kE4M3FNUZ ? 128.0f
-                                                      : 1.0f;
-
 // The low or high 16 bits of each lane, f16 -> f32.
 NIBBLE_INLINE __m256 high_half(__m256i v) {
   const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(v, 16), _mm256_setzero_si256());
@@ -138,13 +117,16 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
       _mm256_store_ps(to + i * 16, _mm256_castsi256_ps(load(block + i * 128)));
     }
   } else {  // 8-bit floats
-    const __m256 fix = _mm256_set1_ps(kFix<kNumber>);
+    constexpr Float8 kFloat = kNumber == Number::kE4M3       ? Float8::kE4M3
+                              : kNumber == Number::kE4M3FNUZ ? Float8::kE4M3FNUZ
+                                                             : Float8::kE5M2;
+    const __m256 fix = _mm256_set1_ps(kFix<kFloat>);
     NIBBLE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const Numbers& w = j < 4 ? first : second;
       const __m256i line = load(block + j * 128);
-      const __m256i even = half_of<kNumber>(_mm256_slli_epi16(line, 8));
-      const __m256i odd = half_of<kNumber>(_mm256_and_si256(line, _mm256_set1_epi16(-0x100)));
+      const __m256i even = even_halves<kFloat>(line);
+      const __m256i odd = odd_halves<kFloat>(line);
       float* at = to + j * 64;
       put<false>(w, _mm256_mul_ps(low_half(even), fix), at);
       put<false>(w, _mm256_mul_ps(low_half(odd), fix), at + 16);
@@ -156,11 +138,13 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
 
 // Inputs [k, k + count) of a tile, multiples of 32.
 template <Number kNumber, bool kOffset>
-void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
+void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, int64_t ahead,
+            Panel& panel) {
   for (int64_t at = 0; at < count; at += kBlockK) {
     const int64_t g = (k + at) / l.group;
     const auto group = group_in(l, tile, g);
     const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    prefetch_codes(block, l.block_bytes, ahead);
     for (int64_t row = 0; row < kTileRows; row += 8) {
       Numbers first = {};
       Numbers second = {};
@@ -234,7 +218,7 @@ using Multiply = void (*)(const Panel&, int64_t, const float*, float*);
 constexpr Multiply kMultiply[6] = {NIBBLE_ROWS_6(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
-using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
+using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, int64_t, Panel&);
 template <Number kNumber>
 Unpack unpack_of(const Layout& l) {
   return l.has_offset ? unpack<kNumber, true> : unpack<kNumber, false>;
@@ -282,7 +266,7 @@ void few_tokens(const KernelArgs& args, Unpack unpack) {
     __builtin_memset(dense, 0, static_cast<size_t>(tokens * kTileRows) * 4);
     for (int64_t k = 0; k < l.k_pad; k += kShortK) {
       const int64_t count = l.k_pad - k < kShortK ? l.k_pad - k : kShortK;
-      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, *panel);
+      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, args.ahead, *panel);
       for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
         const TokenBlock x = token_block(*args.x, m);
         kMultiply[x.rows - 1](*panel, count, reinterpret_cast<const float*>(x.data) + k * x.rows,
@@ -301,7 +285,8 @@ void multiply_panels(const KernelArgs& args, Unpack unpack, int64_t tile, int64_
   auto* panels = reinterpret_cast<Panel*>(args.scratch);
   auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
   for (int64_t t = 0; t < tiles; ++t) {
-    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, args.ahead,
+           panels[t]);
   }
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     const TokenBlock x = token_block(*args.x, m);

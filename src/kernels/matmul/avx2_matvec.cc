@@ -107,6 +107,7 @@ NIBBLE_INLINE void multiply_unit(const KernelArgs& args, const Header<const std:
                                  const TokenBlock& x, float (*y)[kTileRows]) {
   const Layout& l = *args.layout;
   constexpr bool kDigits = kCodes == Codes::kN2 || kCodes == Codes::kN4;
+  prefetch_codes(at, blocks * l.block_bytes, args.ahead);
   NIBBLE_UNROLL
   for (int row = 0; row < kTileRows; row += 16) {
     Sums sums[kTokens];

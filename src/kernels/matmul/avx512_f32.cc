@@ -1,5 +1,6 @@
 // Any weight x f32 activations with AVX-512: a panel of w in f32, bit by bit what unpack_row gives,
 // is unpacked into a cache and all tokens are multiplied with it by fused multiply-adds.
+#include "kernels/matmul/avx512_float8.h"
 #include "kernels/matmul/avx512_inline.h"
 
 namespace nibble::kernels {
@@ -40,28 +41,6 @@ NIBBLE_INLINE void put(const Numbers& w, __m512 value, float* to) {
   if constexpr (kOffset) value = _mm512_add_ps(value, w.offset);
   _mm512_store_ps(to, value);
 }
-
-// Bytes in the high halves of 16-bit lanes -> f16 that, times `fix`, are the numbers.
-template <Number kNumber>
-NIBBLE_INLINE __m512i half_of(__m512i high) {
-  constexpr bool kThreeBits = kNumber == Number::kE4M3 || kNumber == Number::kE4M3FNUZ;
-  if constexpr (kThreeBits) {  // s eeee mmm 0.. -> s 0eeee mmm 0..
-    high = _mm512_and_si512(_mm512_srai_epi16(high, 1), _mm512_set1_epi16(-0x4080));
-  }
-  if constexpr (kNumber ==
-                Number::kE4M3) {  // 1111.111 is nan: its carry sets the last exponent bit
-    const __m512i carry = _mm512_add_epi16(high, _mm512_set1_epi16(0x80));
-    high = _mm512_or_si512(high, _mm512_and_si512(carry, _mm512_set1_epi16(0x4000)));
-  } else if constexpr (kNumber == Number::kE4M3FNUZ) {  // -0 is nan
-    const __mmask32 nan = _mm512_cmpeq_epi16_mask(high, _mm512_set1_epi16(-0x8000));
-    high = _mm512_mask_set1_epi16(high, nan, 0x7e00);
-  }
-  return high;
-}
-template <Number kNumber>
-constexpr float kFix = kNumber == Number::kE4M3       ? 256.0f
-                       : kNumber == Number::kE4M3FNUZ ? 128.0f
-                                                      : 1.0f;
 
 // The low or high 16 bits of each lane, f16 -> f32.
 NIBBLE_INLINE __m512 low_half(__m512i v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
@@ -113,13 +92,16 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
     NIBBLE_UNROLL
     for (int i = 0; i < 32; ++i) _mm512_store_si512(to + i * 16, load(block + i * 128));
   } else {  // 8-bit floats
-    const __m512 fix = _mm512_set1_ps(kFix<kNumber>);
+    constexpr Float8 kFloat = kNumber == Number::kE4M3       ? Float8::kE4M3
+                              : kNumber == Number::kE4M3FNUZ ? Float8::kE4M3FNUZ
+                                                             : Float8::kE5M2;
+    const __m512 fix = _mm512_set1_ps(kFix<kFloat>);
     NIBBLE_UNROLL
     for (int j = 0; j < 8; ++j) {
       const Numbers& w = j < 4 ? first : second;
       const __m512i line = load(block + j * 128);
-      const __m512i even = half_of<kNumber>(_mm512_slli_epi16(line, 8));
-      const __m512i odd = half_of<kNumber>(_mm512_and_si512(line, _mm512_set1_epi16(-0x100)));
+      const __m512i even = even_halves<kFloat>(line);
+      const __m512i odd = odd_halves<kFloat>(line);
       float* at = to + j * 64;
       put<false>(w, _mm512_mul_ps(low_half(even), fix), at);
       put<false>(w, _mm512_mul_ps(low_half(odd), fix), at + 16);
@@ -131,11 +113,13 @@ NIBBLE_INLINE void unpack_block(const float* table, const std::byte* block, cons
 
 // Inputs [k, k + count) of a tile, multiples of 32.
 template <Number kNumber, bool kOffset>
-void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, Panel& panel) {
+void unpack(const Layout& l, const std::byte* tile, int64_t k, int64_t count, int64_t ahead,
+            Panel& panel) {
   for (int64_t at = 0; at < count; at += kBlockK) {
     const int64_t g = (k + at) / l.group;
     const auto group = group_in(l, tile, g);
     const std::byte* block = group.blocks + (k + at - g * l.group) / kBlockK * l.block_bytes;
+    prefetch_codes(block, l.block_bytes, ahead);
     for (int64_t row = 0; row < kTileRows; row += 16) {
       Numbers first = {};
       Numbers second = {};
@@ -205,7 +189,7 @@ using Multiply = void (*)(const Panel&, int64_t, const float*, float*);
 constexpr Multiply kMultiply[14] = {NIBBLE_ROWS_14(NIBBLE_MULTIPLY)};
 #undef NIBBLE_MULTIPLY
 
-using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, Panel&);
+using Unpack = void (*)(const Layout&, const std::byte*, int64_t, int64_t, int64_t, Panel&);
 template <Number kNumber>
 Unpack unpack_of(const Layout& l) {
   return l.has_offset ? unpack<kNumber, true> : unpack<kNumber, false>;
@@ -253,7 +237,7 @@ void few_tokens(const KernelArgs& args, Unpack unpack) {
     __builtin_memset(dense, 0, static_cast<size_t>(tokens * kTileRows) * 4);
     for (int64_t k = 0; k < l.k_pad; k += kShortK) {
       const int64_t count = l.k_pad - k < kShortK ? l.k_pad - k : kShortK;
-      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, *panel);
+      unpack(l, args.weight->bytes.data() + tile * l.tile_bytes, k, count, args.ahead, *panel);
       for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
         const TokenBlock x = token_block(*args.x, m);
         kMultiply[x.rows - 1](*panel, count, reinterpret_cast<const float*>(x.data) + k * x.rows,
@@ -272,7 +256,8 @@ void multiply_panels(const KernelArgs& args, Unpack unpack, int64_t tile, int64_
   auto* panels = reinterpret_cast<Panel*>(args.scratch);
   auto* dense = reinterpret_cast<float*>(args.scratch + kPanels * sizeof(Panel));
   for (int64_t t = 0; t < tiles; ++t) {
-    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, panels[t]);
+    unpack(l, args.weight->bytes.data() + (tile + t) * l.tile_bytes, k, count, args.ahead,
+           panels[t]);
   }
   for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
     const TokenBlock x = token_block(*args.x, m);

@@ -106,6 +106,10 @@ NIBBLE_INLINE void multiply_halves(const Layout& l, const std::byte* at, const s
 template <Codes kCodes, int kTokens>
 NIBBLE_INLINE void multiply_tile(const KernelArgs& args, const std::byte* tile, const TokenBlock& x,
                                  __m512 (&y0)[kTokens], __m512 (&y1)[kTokens]) {
+  constexpr int64_t kBlockBytes = kCodes == Codes::kN2   ? 256
+                                  : kCodes == Codes::kN6 ? 768
+                                  : kCodes == Codes::kN8 ? 1024
+                                                         : 512;
   const Layout& l = *args.layout;
   const int64_t token_bytes = args.x->token_bytes;
   const int64_t group_blocks = l.group / kBlockK;
@@ -125,6 +129,7 @@ NIBBLE_INLINE void multiply_tile(const KernelArgs& args, const std::byte* tile, 
     int64_t blocks = group_blocks < left ? group_blocks : left;
     left -= blocks;
     if (l.unit == 16) {
+      prefetch_codes(at, kBlockBytes, args.ahead);
       multiply_halves<kCodes, kTokens>(l, at, super, x, digits, token_bytes, unit, y0, y1);
       at += l.header_bytes + l.block_bytes;
       digits += 64;
@@ -141,6 +146,7 @@ NIBBLE_INLINE void multiply_tile(const KernelArgs& args, const std::byte* tile, 
       for (int t = 0; t < kTokens; ++t) a[t] = b[t] = no_sums();
       const int64_t end = blocks > unit_blocks ? blocks - unit_blocks : 0;
       for (; blocks > end; --blocks) {
+        prefetch_codes(at, kBlockBytes, args.ahead);
         dot_block<kCodes, kTokens, 0, 2>(a, kTokens > 1 ? a : b, at, digits, token_bytes);
         at += l.block_bytes;
         digits += 64;

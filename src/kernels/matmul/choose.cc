@@ -39,6 +39,20 @@ bool glob_matches(std::string_view glob, std::string_view text) {
   return glob.find_first_not_of('*', g) == std::string_view::npos;
 }
 
+const char* what(Reads reads) {
+  switch (reads) {
+    case Reads::kInteger:
+      return "integer codes";
+    case Reads::kE2M1:
+      return "e2m1";
+    case Reads::kFloat8:
+      return "8-bit floats";
+    case Reads::kAny:
+      break;
+  }
+  return "everything";
+}
+
 // Why `kernel` will not do, or "".
 std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
                     const device::Hardware& hardware, const MatmulPolicy& policy) {
@@ -53,12 +67,9 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
     return fmt::format("needs {}; this machine has {}", device::name(kernel.isa),
                        device::name(hardware.best_isa()));
   }
-  if (kernel.reads == Reads::kInteger && !tensor::is_integer(problem.weight.element)) {
-    return fmt::format("reads integer codes; the weight is {}",
+  if (!reads(kernel, problem.weight.element)) {
+    return fmt::format("reads {}; the weight is {}", what(kernel.reads),
                        tensor::name(problem.weight.element));
-  }
-  if (kernel.reads == Reads::kE2M1 && problem.weight.element != tensor::Element::kE2M1) {
-    return fmt::format("reads e2m1; the weight is {}", tensor::name(problem.weight.element));
   }
   const std::string packing = packing_refusal(problem, kernel.packing);
   if (!packing.empty()) return packing;
@@ -66,6 +77,28 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
     return "holds activations as 16-bit integers; --precision exact wants float";
   }
   return "";
+}
+
+// --activation-dtype is about the layers whose weights are quantized.
+tensor::ActivationFormat activation_for(const MatmulProblem& problem, const MatmulPolicy& policy) {
+  using tensor::ActivationFormat;
+  const bool as_stored = problem.activation.type != ActivationFormat::Type::kFloat ||
+                         tensor::is_unscaled_float(problem.weight.element);
+  switch (policy.activation) {
+    case ActivationChoice::kFloat:
+      return {};
+    case ActivationChoice::kS8:
+      if (as_stored) break;
+      return {.type = ActivationFormat::Type::kS8,
+              .granularity = ActivationFormat::Granularity::kGroup,
+              .group = 32};
+    case ActivationChoice::kE4M3:
+      if (as_stored) break;
+      return {.type = ActivationFormat::Type::kE4M3};
+    case ActivationChoice::kAuto:
+      break;
+  }
+  return problem.activation;
 }
 
 // The kernels that fit and read one packing, cut into ranges of M: the first in the list whose
@@ -111,6 +144,22 @@ std::string joined(const std::vector<Refusal>& refusals) {
 
 }  // namespace
 
+bool reads(const Kernel& kernel, tensor::Element element) {
+  using tensor::Element;
+  switch (kernel.reads) {
+    case Reads::kInteger:
+      return tensor::is_integer(element);
+    case Reads::kE2M1:
+      return element == Element::kE2M1;
+    case Reads::kFloat8:
+      return element == Element::kE4M3 || element == Element::kE4M3FNUZ ||
+             element == Element::kE5M2;
+    case Reads::kAny:
+      break;
+  }
+  return true;
+}
+
 std::span<const Kernel> all_kernels() { return kList; }
 
 const char* kernel_name(const Kernel& kernel) { return kernel.name; }
@@ -147,6 +196,7 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
     Choice out;
     out.packing = name(same.front()->packing);
     out.ranges = ranges_of(same);
+    out.activation = activation_for(problem, policy);
     const Kernel* last = nullptr;
     for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
     for (Refusal& refused : refusals) {

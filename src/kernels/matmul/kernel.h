@@ -13,6 +13,7 @@ namespace nibble::kernels {
 // How a kernel wants x. Every form is padded with zeros to the layout's k_pad.
 enum class Form : uint8_t {
   kRows,      // per token: (k_pad) f32
+  kEvenOdd,   // the same, but four neighbours stand as 0 2 1 3
   kF32Panel,  // per block of tokens: (k_pad, rows) f32
   kS16Panel,  // per block of tokens: (k_pad / 2, rows) pairs of s16
   kS8Digits,  // per token: s16 as two digits; per 32 inputs the 32 high ones, then the 32 low ones
@@ -59,6 +60,7 @@ NIBBLE_INLINE TokenBlock token_block(const Activations& x, int64_t m) {
 enum class Reads : uint8_t {
   kInteger,  // s*, u* codes: value - zero is an integer
   kE2M1,     // twice the value is an integer
+  kFloat8,   // e4m3, e4m3fnuz, e5m2
   kAny,      // whatever the packing holds
 };
 
@@ -72,8 +74,15 @@ struct KernelArgs {
   int64_t tile_end = 0;
   int64_t m_begin = 0;  // tokens; m_begin is a multiple of x->rows
   int64_t m_end = 0;
-  std::byte* scratch = nullptr;  // Kernel::scratch_bytes of this worker's own, 64-byte aligned
+  std::byte* scratch = nullptr;  // kPanelBytes of this worker's own, 64-byte aligned
+  int64_t ahead = 0;  // how far to ask for codes before they are needed, in bytes; for speed only
 };
+
+// Asks for the `bytes` that will be read `ahead` bytes after `p`. Beyond the end of the weight this
+// does nothing.
+NIBBLE_INLINE void prefetch_codes(const std::byte* p, int64_t bytes, int64_t ahead) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + ahead + i);
+}
 
 struct Kernel {
   const char* name;
@@ -86,6 +95,8 @@ struct Kernel {
   int64_t m_max;
   void (*run)(const KernelArgs&) noexcept;
 };
+
+bool reads(const Kernel& kernel, tensor::Element element);
 
 // The list, best first.
 std::span<const Kernel> all_kernels();

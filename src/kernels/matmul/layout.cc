@@ -42,11 +42,14 @@ ScaleStore store_of(const WeightFormat& f) {
 }
 
 // The inputs that share an activation scale: as many as possible up to 128, but never across a
-// border between weight groups.
-int64_t unit_of(int64_t group_k) {
+// border between weight groups, or between groups of activations that the checkpoint quantizes.
+int64_t unit_of(int64_t group_k, const tensor::ActivationFormat& activation) {
   if (group_k == 16) return 16;
+  const bool grouped = activation.type == tensor::ActivationFormat::Type::kS8 &&
+                       activation.granularity == tensor::ActivationFormat::Granularity::kGroup;
+  const int64_t group_x = grouped ? activation.group : 0;
   for (int64_t unit : {int64_t{128}, int64_t{64}}) {
-    if (group_k % unit == 0) return unit;  // 0, no groups, too
+    if (group_k % unit == 0 && group_x % unit == 0) return unit;  // 0, no groups, too
   }
   return 32;
 }
@@ -62,13 +65,13 @@ void add_plain(const WeightFormat& f, Layout& l) {
   l.bytes = l.code_at + l.n * l.k * tensor::code_bytes(f.element);
 }
 
-void add_tiles(const WeightFormat& f, Layout& l) {
+void add_tiles(const WeightFormat& f, const tensor::ActivationFormat& activation, Layout& l) {
   l.tiles = round_up(l.n, kTileRows) / kTileRows;
   l.k_pad = round_up(l.k, kBlockK);
   l.sets = f.group_k == 16 ? 2 : 1;
   l.group = f.group_k == 0 ? l.k_pad : f.group_k * l.sets;
   l.groups = (l.k_pad + l.group - 1) / l.group;
-  l.unit = unit_of(f.group_k);
+  l.unit = unit_of(f.group_k, activation);
   l.header_bytes = kTileRows * l.sets * (l.scale_bytes * (l.has_offset ? 2 : 1) + l.zero_bytes);
   l.block_bytes = info(l.packing).block_bytes;
   int64_t supers = 0;
@@ -85,9 +88,9 @@ void add_tiles(const WeightFormat& f, Layout& l) {
 // The values of an element's codes as stored, 16 or 256 of them.
 const float* stored_values(Element element) {
   struct alignas(64) Tables {
-    float value[22][256];
+    float value[24][256];
     Tables() {
-      for (int e = 0; e < 22; ++e) {
+      for (int e = 0; e < 24; ++e) {
         const auto type = static_cast<Element>(e);
         const int bits = tensor::bits(type);
         const uint32_t codes = bits > 8 ? 0 : bits > 4 ? 256 : 16;
@@ -178,7 +181,7 @@ Layout make_layout(const MatmulProblem& problem, Packing packing) {
   if (tensor::is_integer(f.element)) l.zero_const = code_bias(f.element);
   if (f.element == Element::kE2M1) l.zero_const = kE2M1Zero;
   if (f.zero == ZeroKind::kInteger) l.zero_bytes = packing <= Packing::kN4 ? 1 : 2;
-  add_tiles(f, l);
+  add_tiles(f, problem.activation, l);
   return l;
 }
 

@@ -45,6 +45,17 @@ int64_t tiles_an_item(const Layout& l, int64_t m, int64_t threads) {
   return std::clamp<int64_t>(tiles / (threads * kItemsAThread), 1, most);
 }
 
+// Measured: Emerald Rapids reads a quarter more with it, Zen 5 up to twice as much (from 2 to 16 KB
+// alike), Zen 3, which has no AVX-512, a fifth less.
+int64_t prefetch_distance() {
+  static const int64_t distance = [] {
+    const device::Hardware hardware = device::detect_hardware();
+    const bool intel = hardware.cpu_model.find("Intel") != std::string::npos;
+    return int64_t{hardware.avx512 || intel ? 4096 : 0};
+  }();
+  return distance;
+}
+
 struct Job {
   KernelArgs args;
   const Kernel* kernel;
@@ -58,6 +69,7 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
                int64_t ldx, int64_t m) {
   NIBBLE_CHECK(targets.size() <= kMostPreparations);
   Job jobs[kMostPreparations];
+  const int64_t ahead = prefetch_distance();
   int64_t items = 0;
   int preparations = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -72,7 +84,8 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
     job.x = twin != jobs + i ? twin->x
                              : prepare(stream, kPrepareSlot + preparations++ * kPrepareSlots,
                                        request, x, ldx, m);
-    job.args = {&weight, job.layout, &job.x, targets[i].y, targets[i].ldy, 0, 0, 0, m, nullptr};
+    job.args = {&weight, job.layout, &job.x, targets[i].y, targets[i].ldy, 0,
+                0,       0,          m,      nullptr,      ahead};
     job.first_item = items;
     job.tiles_an_item = tiles_an_item(*job.layout, m, stream.threads());
     items += divide_up(tiles_of(*job.layout), job.tiles_an_item);

@@ -60,6 +60,9 @@ struct Choice {
   std::string packing;              // name of the layout all of them read
   std::vector<ChoiceRange> ranges;  // ascending, without gaps, covering 1..INT64_MAX
   std::vector<Refusal> refusals;    // kernels that come before the chosen ones in the list
+  // What x is rounded to before the kernels hold it in their own way: what the checkpoint says,
+  // unless the policy says otherwise.
+  tensor::ActivationFormat activation;
 };
 
 const char* kernel_name(const Kernel& kernel);
@@ -79,12 +82,13 @@ struct Layout;
 
 // A weight as its kernels want it.
 struct PackedWeight {
-  MatmulProblem problem;
+  MatmulProblem problem;  // its activation is the choice's
   Choice choice;
   std::shared_ptr<const Layout> layout;  // where things are in `bytes`
   tensor::Buffer bytes;
   std::vector<int32_t> order;       // act-order: x is gathered by it before the kernel runs
   std::vector<float> input_factor;  // see QuantizedWeight
+  int64_t input_hadamard = 0;
   float input_scale = 1.0f;
   float input_zero = 0.0f;
 };

@@ -116,19 +116,24 @@ float common_f16(const std::vector<float>& numbers) {
   }
   uint64_t divisor = 0;
   uint64_t most = 0;
+  float largest = 0;
   for (const float v : numbers) {
     const double units = std::ldexp(std::fabs(double{v}), -lowest);
     if (!(units < 0x1p62)) return 0;
     divisor = std::gcd(divisor, static_cast<uint64_t>(units));
-    most = std::max(most, static_cast<uint64_t>(units));
+    if (static_cast<uint64_t>(units) <= most) continue;
+    most = static_cast<uint64_t>(units);
+    largest = v;
   }
   if (divisor == 0) return 0;
-  // The products may have a factor in common; the f16 is then the divisor over that.
-  for (uint64_t factor = 1; most / divisor * factor <= 127; ++factor) {
+  // The products may have a factor in common; the f16 is then the divisor over that. Its sign is
+  // such that a product by 128, which s8 has not, becomes one by -128.
+  for (uint64_t factor = 1; most / divisor * factor <= 128; ++factor) {
     const double unit =
         std::ldexp(static_cast<double>(divisor) / static_cast<double>(factor), lowest);
     const auto narrow = static_cast<float>(unit);
-    if (narrow == unit && base::f32_from_f16(base::f16_from_f32(narrow)) == narrow) return narrow;
+    if (narrow != unit || base::f32_from_f16(base::f16_from_f32(narrow)) != narrow) continue;
+    return largest > 0 && most / divisor * factor == 128 ? -narrow : narrow;
   }
   return 0;
 }
@@ -375,18 +380,21 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
-  return make_layout(problem, packing_named(choice.packing)).bytes;
+  MatmulProblem held = problem;
+  held.activation = choice.activation;
+  return make_layout(held, packing_named(choice.packing)).bytes;
 }
 
 Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::Stream& stream) {
   PackedWeight out;
-  out.problem = {weight.n, weight.k, weight.format, weight.activation};
+  out.problem = {weight.n, weight.k, weight.format, choice.activation};
   out.layout = std::make_shared<Layout>(make_layout(out.problem, packing_named(choice.packing)));
   const Layout& l = *out.layout;
   out.choice = std::move(choice);
   NIBBLE_ASSIGN(out.bytes, tensor::Buffer::allocate(static_cast<size_t>(l.bytes)));
   if (weight.format.act_order) out.order = weight.order;
   out.input_factor = weight.input_factor;
+  out.input_hadamard = weight.input_hadamard;
   out.input_scale = weight.input_scale;
   out.input_zero = weight.input_zero;
   if (l.packing == Packing::kPlain) {

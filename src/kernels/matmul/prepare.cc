@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/avx2.h"
 #include "kernels/quantize/quantize.h"
 
@@ -17,11 +18,13 @@ int64_t even_rows(int64_t m, int64_t most) {
 }
 
 // One token as the checkpoint wants it, in the order of the stored codes, padded with zeros: x
-// itself when it is that already, else `out`. `spare` has k elements.
-const float* transform_row(const PackedWeight& w, const float* x, int64_t k, int64_t k_pad,
-                           float* spare, float* out) {
-  const bool as_is = w.order.empty() && w.input_factor.empty() &&
-                     w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
+// itself when it is that already, else `out`. `spare` has k elements. With `integers` the token is
+// not quantized yet.
+const float* transform_row(const PackedWeight& w, bool integers, const float* x, int64_t k,
+                           int64_t k_pad, float* spare, float* out) {
+  const bool is_float = w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
+  const bool as_is =
+      w.order.empty() && w.input_factor.empty() && w.input_hadamard == 0 && (is_float || integers);
   if (as_is && k == k_pad) return x;
   float* to = w.order.empty() ? out : spare;
   if (w.input_factor.empty()) {
@@ -29,10 +32,23 @@ const float* transform_row(const PackedWeight& w, const float* x, int64_t k, int
   } else {
     for (int64_t i = 0; i < k; ++i) to[i] = x[i] * w.input_factor[static_cast<size_t>(i)];
   }
-  quantize_activation(w.problem.activation, w.input_scale, w.input_zero, to, k, to);
+  if (w.input_hadamard != 0) hadamard(to, k, w.input_hadamard);
+  if (!integers) quantize_activation(w.problem.activation, w.input_scale, w.input_zero, to, k, to);
   for (size_t i = 0; i < w.order.size(); ++i) out[i] = spare[w.order[i]];
   std::fill(out + k, out + k_pad, 0.0f);
   return out;
+}
+
+// Whether activations that the checkpoint holds in s8 can be given to an integer kernel as they
+// are, their scale the unit's. Groups must be made of whole units, in the order of the inputs.
+bool keeps_s8(const Request& r) {
+  const tensor::ActivationFormat& f = r.weight->problem.activation;
+  if (!holds_integers(r.kernel->form) || f.type != tensor::ActivationFormat::Type::kS8 ||
+      f.outlier > 0) {
+    return false;
+  }
+  if (f.granularity != tensor::ActivationFormat::Granularity::kGroup) return true;
+  return f.group % r.layout->unit == 0 && r.weight->order.empty();
 }
 
 // The parts of a preparation, one after another in a scratch slot, each on its own cache lines.
@@ -64,24 +80,55 @@ struct Writer {
   // What a worker needs for a block of `rows`: two tokens of f32, the block as f32 or s16.
   int64_t worker_floats() const { return round_up((2 + x.rows) * x.k_pad, 16); }
 
+  // One token as the integers of its own s8 grid. `spare` has a place for every group's scale.
+  void write_s8(const float* row, int16_t* q, float* spare, int64_t at, int64_t stride) const {
+    const PackedWeight& w = *request.weight;
+    const tensor::ActivationFormat& f = w.problem.activation;
+    const int64_t k = request.layout->k;
+    const int64_t unit = request.layout->unit;
+    quantize_activation_s8(f, w.input_scale, w.input_zero, row, k, q, spare);
+    std::fill(q + k, q + x.k_pad, int16_t{0});
+    const bool grouped = f.granularity == tensor::ActivationFormat::Granularity::kGroup;
+    for (int64_t u = 0; u < x.units; ++u, at += stride) {
+      int32_t total = 0;
+      for (int64_t i = u * unit; i < std::min((u + 1) * unit, x.k_pad); ++i) total += q[i];
+      scale[at] = spare[grouped ? std::min(u * unit, k - 1) / f.group : 0];
+      sum[at] = total;
+      scaled_sum[at] = scale[at] * static_cast<float>(total);
+    }
+  }
+
   void write(int64_t m, float* spare) const {
     const int64_t k = request.layout->k;
     const int64_t rows = std::min(x.rows, x.m - m);
     float* unordered = spare + x.k_pad;
     float* block = unordered + x.k_pad;
     std::byte* to = data + m * x.token_bytes;
+    const bool s8 = keeps_s8(request);
     for (int64_t r = 0; r < rows; ++r) {
       const float* row =
-          transform_row(*request.weight, from + (m + r) * ldx, k, x.k_pad, unordered, spare);
+          transform_row(*request.weight, s8, from + (m + r) * ldx, k, x.k_pad, unordered, spare);
       if (x.form == Form::kRows) {
         std::copy(row, row + x.k_pad, reinterpret_cast<float*>(to + r * x.token_bytes));
+      } else if (x.form == Form::kEvenOdd) {
+        auto* y = reinterpret_cast<float*>(to + r * x.token_bytes);
+        for (int64_t i = 0; i < x.k_pad; i += 4) {
+          y[i] = row[i];
+          y[i + 1] = row[i + 2];
+          y[i + 2] = row[i + 1];
+          y[i + 3] = row[i + 3];
+        }
       } else if (x.form == Form::kF32Panel) {
         std::copy(row, row + x.k_pad, block + r * x.k_pad);
       } else {
         int16_t* q = reinterpret_cast<int16_t*>(block) + r * x.k_pad;
         const int64_t at = m * x.units + r;
-        avx2::quantize_s16(row, x.k_pad, request.layout->unit, q, scale + at, sum + at,
-                           scaled_sum + at, rows);
+        if (s8) {
+          write_s8(row, q, unordered, at, rows);
+        } else {
+          avx2::quantize_s16(row, x.k_pad, request.layout->unit, q, scale + at, sum + at,
+                             scaled_sum + at, rows);
+        }
         if (x.form != Form::kS8Digits) continue;
         avx2::split_digits(q, x.k_pad, reinterpret_cast<int8_t*>(to + r * x.token_bytes));
       }
@@ -104,7 +151,7 @@ bool same_preparation(const Request& a, const Request& b) {
          a.layout->unit == b.layout->unit && a.layout->k_pad == b.layout->k_pad &&
          a.layout->k == b.layout->k && v.problem.activation == w.problem.activation &&
          v.input_scale == w.input_scale && v.input_zero == w.input_zero && v.order == w.order &&
-         v.input_factor == w.input_factor;
+         v.input_factor == w.input_factor && v.input_hadamard == w.input_hadamard;
 }
 
 Activations prepare(device::Stream& stream, int slot, const Request& request, const float* x,

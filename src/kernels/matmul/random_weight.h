@@ -56,7 +56,7 @@ inline uint32_t random_code(tensor::Element element, Random& random) {
   }
 }
 
-// Scales and offsets that are multiples by -32..63 of one f16 for each super_k inputs of a row.
+// Scales and offsets that are multiples by -128..127 of one f16 for each super_k inputs of a row.
 inline void make_super(tensor::QuantizedWeight& w, Random& random) {
   const int64_t groups = w.groups();
   const int64_t together = w.format.super_k / w.format.group_k;
@@ -66,7 +66,7 @@ inline void make_super(tensor::QuantizedWeight& w, Random& random) {
       if (static_cast<int64_t>(i) % groups % together == 0) {
         unit = as_scale(tensor::DType::kF16, 0.0001f + 1e-7f * static_cast<float>(random() % 1000));
       }
-      (*numbers)[i] = unit * static_cast<float>(static_cast<int>(random() % 96) - 32);
+      (*numbers)[i] = unit * static_cast<float>(static_cast<int>(random() % 256) - 128);
     }
   }
 }
