@@ -217,6 +217,31 @@ TEST_P(Golden, tokens_one_by_one_give_the_same_logits) {
   }
 }
 
+TEST(longrope, past_the_original_context_cached_keys_are_made_anew) {
+  for (const char* folder : {"phi3_longrope", "gguf_phi3/model.gguf"}) {
+    const fs::path path = fs::path(NIBBLE_SOURCE_DIR) / "tests/golden/architectures" / folder;
+    const fs::path beside = path.extension() == ".gguf" ? path.parent_path() : path;
+    const ExpectedFile file(beside / "expected/logits.safetensors");
+    const auto tokens64 = file.read<int64_t>("long.tokens");
+    const auto expected = file.read<float>("long.logits");
+    const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());
+    Options options;
+    options.precision = "exact";
+    options.dtype = "f32";
+    auto model = Model::load(path.string(), options);
+    ASSERT_TRUE(model) << model.error().message;
+    Session session(*model);
+    constexpr size_t kShort = 20;  // the original context is 24
+    ASSERT_TRUE(session.logits({tokens.data(), kShort}));
+    auto rest = session.logits({tokens.data() + kShort, tokens.size() - kShort});
+    ASSERT_TRUE(rest) << rest.error().message;
+    const size_t first = expected.size() - rest->values.size();
+    for (size_t i = 0; i < rest->values.size(); ++i) {
+      ASSERT_NEAR(rest->values[i], expected[first + i], tolerance(expected)) << folder << " " << i;
+    }
+  }
+}
+
 TEST_P(Golden, every_isa_of_this_machine_gives_the_same_logits) {
   const ExpectedFile file(folder() / "expected/logits.safetensors");
   for (const std::string& isa : version().isas_found) {

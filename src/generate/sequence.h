@@ -45,6 +45,7 @@ class Sequence {
            kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
            layers::DecoderCache cache);
   Result<void> check(std::span<const int32_t> tokens) const;
+  Result<void> remake_keys(int64_t whole);
   Result<void> emit_rows(const float* hidden, int64_t m, const RowSink& rows);
   Error blame() const;
 
@@ -56,6 +57,7 @@ class Sequence {
   layers::Runner runner_;
   layers::DecoderCache cache_;
   std::vector<int32_t> tokens_;
+  bool long_keys_ = false;  // the cached keys have longrope's frequencies for long contexts
   std::vector<float> last_logits_;
 };
 
