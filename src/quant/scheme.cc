@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+
+#include "quant/unread_schemes.h"
 
 namespace nibble::quant {
 
@@ -59,6 +62,9 @@ std::string method_by_keys(const base::Json& dictionary) {
   }
   for (const char* key : {"w_bit", "q_group_size", "zero_point"}) {
     if (dictionary.find(key) != nullptr) return "awq";
+  }
+  for (const char* key : {"config_groups", "sparsity_config"}) {
+    if (dictionary.find(key) != nullptr) return "compressed-tensors";
   }
   for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
     if (dictionary.find(key) != nullptr) return "gptq";
@@ -165,6 +171,14 @@ const Scheme* find_scheme(std::string_view name) {
 
 Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_view requested) {
   if (!requested.empty()) return detect_requested(facts, requested);
+  if (!facts.gguf && find_scheme(facts.method) == nullptr) {
+    if (std::optional<std::string> why = why_unread(facts.method, facts.tensors)) {
+      return fail(ErrorCode::kUnsupported,
+                  facts.method.empty() ? *why
+                                       : fmt::format("{}: quant_method is \"{}\": {}",
+                                                     facts.quantization_where, facts.method, *why));
+    }
+  }
   const Scheme* found = nullptr;
   for (const Scheme* scheme : kSchemes) {
     if (!scheme->claims(facts)) continue;

@@ -88,6 +88,7 @@ struct PackedWeight {
   tensor::Buffer bytes;
   std::vector<int32_t> order;       // act-order: x is gathered by it before the kernel runs
   std::vector<float> input_factor;  // see QuantizedWeight
+  int64_t input_hadamard = 0;
   float input_scale = 1.0f;
   float input_zero = 0.0f;
 };
