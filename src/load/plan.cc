@@ -51,19 +51,24 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Where the key of an --override stands. Newer configs keep two keys inside rope_parameters, where
-// they outrank those of the same name at the top. Error: one of them for each kind of layer.
+// Where the key of an --override stands. The rope keys are read from rope_scaling or, in newer
+// configs, rope_parameters, where they outrank those of the same name at the top (models/rope.cc).
+// Error: one of them for each kind of layer.
 Result<std::string> place_of(const base::Json& config, const std::string& key) {
-  const base::Json* rope = config.find_set("rope_parameters");
-  if (rope == nullptr || (key != "rope_theta" && key != "partial_rotary_factor")) return key;
-  if (rope->find_set("full_attention") != nullptr) {
+  if (key != "rope_theta" && key != "partial_rotary_factor") return key;
+  const base::Json* scaling = config.find_set("rope_scaling");
+  const base::Json* newer = config.find_set("rope_parameters");
+  if (newer != nullptr && newer->find_set("full_attention") != nullptr) {
     return fail(ErrorCode::kUsage,
                 fmt::format("--override {}: rope_parameters has one for each kind of layer; "
                             "say rope_parameters.full_attention.{} or "
                             "rope_parameters.sliding_attention.{}",
                             key, key, key));
   }
-  return rope->find_set(key) != nullptr ? "rope_parameters." + key : key;
+  if (scaling != nullptr && scaling->is_object() && !scaling->as_object().empty()) {
+    return scaling->find_set(key) != nullptr ? "rope_scaling." + key : key;
+  }
+  return newer != nullptr && newer->is_object() ? "rope_parameters." + key : key;
 }
 
 // Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.

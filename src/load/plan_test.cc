@@ -140,6 +140,19 @@ TEST(plan, an_override_of_rope_theta_reaches_rope_parameters) {
   EXPECT_EQ(p->plan.spec.rope.theta, 123);
 }
 
+TEST(plan, an_override_of_rope_theta_reaches_what_rope_scaling_leaves_open) {
+  TempFolder folder;
+  write(folder, config(R"("rope_parameters": {"rope_theta": 5e5},
+                  "rope_scaling": {"type": "linear", "factor": 2}, )"),
+        tiny_llama());
+  PlanOptions options;
+  options.overrides = {{"rope_theta", "123"}};
+  auto p = planned(folder, options);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.spec.rope.theta, 123);
+  EXPECT_EQ(p->plan.spec.rope.type, kernels::RopeType::kLinear);
+}
+
 TEST(plan, an_override_that_could_mean_several_ropes_is_refused) {
   TempFolder folder;
   write(folder, config(R"("rope_parameters": {"full_attention": {"rope_theta": 5e5}}, )"),
