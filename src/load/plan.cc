@@ -245,8 +245,8 @@ class Planner {
         std::string& name = spec.names[static_cast<Part>(i)];
         if (name.starts_with(from)) name = to + name.substr(from.size());
       }
-      plan_.notes.push_back(
-          fmt::format("the tensors are called \"{}...\" here, usually \"{}...\"", to, from));
+      plan_.notes.push_back(fmt::format(
+          "the tensors' names begin with \"{}\" here, where \"{}\" is usual", to, from));
     }
     std::string& head = spec.names[Part::kLmHead];
     for (const std::string& other : {std::string(head), spec.other_head_name}) {

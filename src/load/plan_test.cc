@@ -86,7 +86,8 @@ TEST(plan, names_without_the_usual_prefix_are_followed) {
   ASSERT_TRUE(p) << p.error().message;
   EXPECT_EQ(p->plan.problems, Sentences{});
   EXPECT_EQ(p->plan.modules[1].declared.module, "layers.0.self_attn.q_proj");
-  EXPECT_EQ(p->plan.notes, Sentences{"the tensors are called \"...\" here, usually \"model....\""});
+  EXPECT_EQ(p->plan.notes,
+            Sentences{"the tensors' names begin with \"\" here, where \"model.\" is usual"});
 }
 
 TEST(plan, names_with_a_wrappers_prefix_are_followed) {
