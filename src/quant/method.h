@@ -35,6 +35,8 @@ enum class Slot : uint8_t {
   kInputFactor,  // multiplies the input
   kBias,
   kShape,   // a tensor that repeats the logical shape
+  kTable,   // the values of the codes
+  kTable2,  // the values of coded scales
   kExtra,   // a scheme's own, one more
   kUnused,  // known, never read; WeightSpec::unused says why
 };
@@ -56,6 +58,7 @@ struct WeightSpec {
   std::string suffix;
   std::vector<tensor::DType> dtypes;  // accepted
   tensor::Shape shape;                // of the whole layer. Dimensions of 1 may be absent or extra
+  bool flattened = false;             // stored with any shape of as many elements, in this order
   bool required = true;
   ShardAxis along_n;
   ShardAxis along_k;

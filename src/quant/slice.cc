@@ -45,6 +45,10 @@ Result<AxisRange> rank_range(Axis axis, int64_t size, int64_t rank, int64_t rank
 Result<StoredSlice> slice_of(const WeightSpec& spec, tensor::DType dtype,
                              const tensor::Shape& stored, Axis axis, int64_t axis_size,
                              AxisRange range) {
+  if (spec.flattened && stored != spec.shape &&
+      tensor::element_count(stored) == tensor::element_count(spec.shape)) {
+    return slice_of(spec, dtype, spec.shape, axis, axis_size, range);
+  }
   if (squeezed(spec.shape) != squeezed(stored)) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: expected {}, found {}", spec.suffix, tensor::to_string(spec.shape),
@@ -69,6 +73,11 @@ Result<StoredSlice> slice_of(const WeightSpec& spec, tensor::DType dtype,
   out.begin[d] = begin;
   out.shape[d] = end - begin;
   return out;
+}
+
+tensor::TensorView in_declared_shape(const WeightSpec& spec, tensor::TensorView stored) {
+  if (spec.flattened) stored.shape = spec.shape;
+  return stored;
 }
 
 uint64_t slice_bytes(tensor::DType dtype, const StoredSlice& slice) {

@@ -36,6 +36,9 @@ Result<StoredSlice> slice_of(const WeightSpec& spec, tensor::DType dtype,
                              const tensor::Shape& stored, Axis axis, int64_t axis_size,
                              AxisRange range);
 
+// A stored tensor in the shape that slice_of cuts: the spec's own when it is flattened.
+tensor::TensorView in_declared_shape(const WeightSpec& spec, tensor::TensorView stored);
+
 // The bytes of a slice, and the slice copied to `out`. Precondition: slice_of gave it for this
 // tensor, and byte_count(dtype, shape) is what the tensor has.
 uint64_t slice_bytes(tensor::DType dtype, const StoredSlice& slice);

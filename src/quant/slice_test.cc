@@ -117,8 +117,9 @@ class Law {
   // The slices of each stored tensor, pasted back where they were cut, make it whole again.
   Result<void> check_stored(Axis axis, int64_t size, int64_t ranks) {
     for (const WeightSpec& spec : method_.create_weights()) {
-      const auto view = view_(layer_.module + "." + spec.suffix);
-      if (!view) continue;
+      const auto stored = view_(layer_.module + "." + spec.suffix);
+      if (!stored) continue;
+      const std::optional<tensor::TensorView> view = in_declared_shape(spec, *stored);
       std::string joined(view->bytes, '\x5a'), copied;
       for (int64_t rank = 0; rank < ranks; ++rank) {
         NIBBLE_ASSIGN(const AxisRange range, rank_range(axis, size, rank, ranks));
@@ -134,19 +135,24 @@ class Law {
     return {};
   }
 
-  // Only shapes of at most two dimensions.
+  // copy_slice the other way, element by element.
   static void paste(const tensor::TensorView& view, const StoredSlice& slice,
                     const std::string& copied, std::string& joined) {
-    const size_t rank = view.shape.size();
-    const int64_t rows = rank == 2 ? slice.shape[0] : 1;
-    const int64_t first = rank == 2 ? slice.begin[0] : 0;
-    const int64_t columns = rank == 0 ? 1 : view.shape[rank - 1];
-    const int64_t skip = rank == 0 ? 0 : slice.begin[rank - 1];
     const tensor::DTypeInfo& type = tensor::info(view.dtype);
-    const size_t run = copied.size() / static_cast<size_t>(rows);
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = ((row + first) * columns + skip) / type.block_elements * type.block_bytes;
-      std::memcpy(joined.data() + at, copied.data() + static_cast<size_t>(row) * run, run);
+    Shape stored = view.shape, begin = slice.begin, shape = slice.shape;
+    if (!stored.empty()) {  // the last dimension in blocks
+      for (Shape* s : {&stored, &begin, &shape}) s->back() /= type.block_elements;
+    }
+    const auto bytes = static_cast<size_t>(type.block_bytes);
+    for (size_t i = 0; i < copied.size() / bytes; ++i) {
+      int64_t at = 0, rest = static_cast<int64_t>(i), stride = 1;
+      for (size_t d = stored.size(); d-- > 0;) {
+        at += (begin[d] + rest % shape[d]) * stride;
+        rest /= shape[d];
+        stride *= stored[d];
+      }
+      std::memcpy(joined.data() + static_cast<size_t>(at) * bytes, copied.data() + i * bytes,
+                  bytes);
     }
   }
 
@@ -156,8 +162,9 @@ class Law {
     std::vector<std::string> bytes;
     bytes.reserve(8);
     for (const WeightSpec& spec : method_.create_weights()) {
-      const auto view = view_(layer_.module + "." + spec.suffix);
-      if (!view || spec.slot == Slot::kUnused) continue;
+      const auto stored = view_(layer_.module + "." + spec.suffix);
+      if (!stored || spec.slot == Slot::kUnused) continue;
+      const std::optional<tensor::TensorView> view = in_declared_shape(spec, *stored);
       NIBBLE_ASSIGN(const StoredSlice slice,
                     slice_of(spec, view->dtype, view->shape, axis, size, range));
       std::string& out = bytes.emplace_back(slice_bytes(view->dtype, slice), '\0');
@@ -262,6 +269,47 @@ TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
     EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
   }
   EXPECT_GT(outcome.refused, 0);
+}
+
+TEST(slice, slices_of_modelopt_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("modelopt");
+  for (const char* format :
+       {"e4m3t", "e4m3c", "e4m3b128x128", "e4m3g32", "e2m1g16", "e2m1g32", "s4c", "s8c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
+TEST(slice, slices_of_bitsandbytes_layers_join_or_are_refused_where_blocks_cross_rows) {
+  const Outcome outcome = check_scheme("bitsandbytes");
+  for (const char* format : {"nf4g64", "nf4c", "fp4g64", "s8c", "nf4g32"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+  }
+  for (const char* format : {"nf4g64", "fp4g64", "s8c"}) {
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  EXPECT_EQ(outcome.formats_k.count("nf4g32"), 0u);
+  EXPECT_GT(outcome.refused, 0);
+}
+
+TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
+  WeightSpec codes = spec("weight", {4, 64}, {0}, {1, 2});  // K = 128, two codes a byte
+  codes.flattened = true;
+  const auto cut = slice_of(codes, DType::kU8, {256, 1}, Axis::kK, 128, {64, 128});
+  ASSERT_TRUE(cut) << message(cut);
+  EXPECT_EQ(cut->begin, (Shape{0, 32}));
+  EXPECT_EQ(cut->shape, (Shape{4, 32}));
+  EXPECT_EQ(message(slice_of(codes, DType::kU8, {255, 1}, Axis::kK, 128, {64, 128})),
+            "weight: expected (4, 64), found (255, 1)");
+  // Blocks of 64 over rows of 96: two rows and three blocks end together.
+  WeightSpec absmax = spec("weight.absmax", {6}, {0, 2, 3}, {0, 96});
+  absmax.flattened = true;
+  EXPECT_EQ(message(slice_of(absmax, DType::kF32, {6}, Axis::kN, 4, {1, 2})),
+            "weight.absmax: a cut at output 1 is not at a multiple of 2, the outputs that lie in "
+            "one piece; use fewer ranks");
+  EXPECT_EQ(message(slice_of(absmax, DType::kF32, {6}, Axis::kK, 96, {0, 48})),
+            "weight.absmax: a cut at input 48 is not at a multiple of 96, the inputs that lie in "
+            "one piece; use fewer ranks");
 }
 
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {

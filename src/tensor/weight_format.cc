@@ -40,9 +40,11 @@ constexpr float kNF4[16] = {-1.0f,
                             0.5626170039176941f,
                             0.7229568362236023f,
                             1.0f};
-// bitsandbytes' FP4: sign, then 0, 0.0625/12.., normalised by 12.
-constexpr float kFP4[8] = {0.0f,        0.0052083333f, 0.66666667f, 1.0f,
-                           0.33333333f, 0.5f,          0.16666667f, 0.25f};
+// bitsandbytes' FP4: 0, 1/16, 8, 12, 4, 6, 2, 3 divided by 12, and their negatives; its second zero
+// has no sign.
+constexpr float kFP4[16] = {
+    0.0f, 0.0052083333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
+    0.0f, -0.0052083333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f};
 
 }  // namespace
 
@@ -77,7 +79,7 @@ float value_of(Element element, uint32_t code) {
     case Element::kNF4:
       return kNF4[code & 15];
     case Element::kFP4:
-      return (code & 8) != 0 ? -kFP4[code & 7] : kFP4[code & 7];
+      return kFP4[code & 15];
     case Element::kS8:
     case Element::kS7:
     case Element::kS6:
@@ -141,6 +143,7 @@ std::string to_string(const ActivationFormat& format) {
   }
   if (format.is_static) out += " static";
   if (format.asymmetric) out += " asym";
+  if (format.outlier > 0) out += fmt::format(" outliers>={}", format.outlier);
   return out;
 }
 

@@ -101,6 +101,7 @@ struct ActivationFormat {
   bool half_range = false;
   float upper_bound = 0;  // > 0: dynamic scales are computed from min(absmax, upper_bound)
   ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
+  float outlier = 0;                         // > 0: inputs of this magnitude or more stay floats
 
   friend bool operator==(const ActivationFormat&, const ActivationFormat&) = default;
 };

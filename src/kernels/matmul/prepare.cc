@@ -43,8 +43,10 @@ const float* transform_row(const PackedWeight& w, bool integers, const float* x,
 // are, their scale the unit's. Groups must be made of whole units, in the order of the inputs.
 bool keeps_s8(const Request& r) {
   const tensor::ActivationFormat& f = r.weight->problem.activation;
-  if (!holds_integers(r.kernel->form) || f.type != tensor::ActivationFormat::Type::kS8)
+  if (!holds_integers(r.kernel->form) || f.type != tensor::ActivationFormat::Type::kS8 ||
+      f.outlier > 0) {
     return false;
+  }
   if (f.granularity != tensor::ActivationFormat::Granularity::kGroup) return true;
   return f.group % r.layout->unit == 0 && r.weight->order.empty();
 }

@@ -25,6 +25,11 @@ constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
 // The loops below are written so that the compiler turns them into vector instructions: no calls,
 // and selections instead of branches.
 
+// What is an outlier, for a comparison that needs no branch.
+float outlier_of(const ActivationFormat& f) {
+  return f.outlier > 0 ? f.outlier : std::numeric_limits<float>::infinity();
+}
+
 // Magnitudes compare like the integers of their bits; what is not finite is the largest.
 float largest_magnitude(const float* x, int64_t k) {
   int32_t most = 0;
@@ -33,6 +38,15 @@ float largest_magnitude(const float* x, int64_t k) {
     most = bits > most ? bits : most;
   }
   return base::f32_from_bits(static_cast<uint32_t>(most));
+}
+
+float largest_below(float outlier, const float* x, int64_t k) {
+  float most = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const float magnitude = std::fabs(x[i]);
+    most = magnitude >= outlier || magnitude < most ? most : magnitude;
+  }
+  return most;
 }
 
 // Half of the number of steps between the least and the largest integer.
@@ -106,7 +120,7 @@ float two_level_scale(float most, float input_scale) {
 Grid dynamic_grid(const ActivationFormat& f, float input_scale, const float* x, int64_t k) {
   using Rule = ActivationFormat::ScaleRule;
   if (f.type == ActivationFormat::Type::kS8 && f.asymmetric) return asymmetric_grid(f, x, k);
-  float most = largest_magnitude(x, k);
+  float most = f.outlier > 0 ? largest_below(f.outlier, x, k) : largest_magnitude(x, k);
   if (f.upper_bound > 0) most = std::min(most, f.upper_bound);
   if (f.scale_rule == Rule::kE4M3) return {two_level_scale(most, input_scale), 0};
   if (f.scale_rule != Rule::kFloat) return {power_of_two(f, most), 0};
@@ -129,8 +143,11 @@ float s8_of(float v, Grid grid, float least) {
 // near the middle of two codes the two differ.
 void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
   if (f.type == ActivationFormat::Type::kS8) {
+    const float outlier = outlier_of(f);
     const float least = lowest(f);
-    for (int64_t i = 0; i < k; ++i) out[i] = s8_of(x[i], grid, least) * grid.scale;
+    for (int64_t i = 0; i < k; ++i) {
+      out[i] = std::fabs(x[i]) >= outlier ? x[i] : s8_of(x[i], grid, least) * grid.scale;
+    }
     return;
   }
   const float inverse = 1.0f / grid.scale;

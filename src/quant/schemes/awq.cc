@@ -1,115 +1,12 @@
-// AWQ (Lin et al. 2023) as AutoAWQ stores it, layout "gemm".
-//
-//   <module>.qweight  (K, N/8) s32   eight 4-bit codes along N, in the order below
-//   <module>.qzeros   (g, N/8) s32   zero points, packed likewise
-//   <module>.scales   (g, N)         f16 | bf16 | f32
-//
-//   word c:   bits  28..31  24..27  20..23  16..19  12..15  8..11  4..7  0..3
-//   output 8c +         7       5       3       1       6      4     2     0
-//
-//   w[n, k] = (q[k, n] - z[g, n]) * s[g, n]      g = k / G; the stored zero point is the zero point
+// AWQ (Lin et al. 2023) as AutoAWQ stores it, layout "gemm"; awq_layout.h draws the tensors.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-
-#include "quant/packed_words.h"
+#include "quant/awq_layout.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
 namespace {
-
-using tensor::DType;
-using tensor::TensorView;
-
-constexpr std::array<int, 8> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of outputs 8c, 8c + 1, ...
-
-uint8_t code_of(uint32_t word, int output) { return word >> kShift[output] & 15; }
-
-// qweight (K, N/8) -> codes (N, K). Tiles of 8 outputs by 64 inputs, because the rows of the result
-// lie K apart.
-void unpack(const std::byte* qweight, int64_t n, int64_t k, uint8_t* code) {
-  constexpr int64_t kColumns = 64;
-  uint8_t tile[8][kColumns];
-  for (int64_t c = 0; c < n / 8; ++c) {
-    for (int64_t first = 0; first < k; first += kColumns) {
-      const int64_t columns = std::min(kColumns, k - first);
-      for (int64_t i = 0; i < columns; ++i) {
-        const uint32_t word = read_word(qweight, (first + i) * (n / 8) + c);
-        for (int j = 0; j < 8; ++j) tile[j][i] = code_of(word, j);
-      }
-      for (int64_t j = 0; j < 8; ++j) {
-        std::memcpy(code + (8 * c + j) * k + first, tile[j], static_cast<size_t>(columns));
-      }
-    }
-  }
-}
-
-class AwqMethod : public LinearMethod {
- public:
-  AwqMethod(const LinearLayer& layer, const TensorLookup& tensors, int64_t group)
-      : group_(group >= layer.k ? 0 : group),
-        scale_type_(scale_type(find_tensor(tensors, layer.module, "scales"))) {
-    const int64_t n = layer.n, k = layer.k, g = groups(k);
-    const ShardAxis by_group = group_ == 0 ? ShardAxis{} : ShardAxis{0, group_};
-    specs_ = {
-        wanted(Slot::kWeight, "qweight", {DType::kS32}, {k, n / 8}, {1, 8}, {0}),
-        wanted(Slot::kZero, "qzeros", {DType::kS32}, {g, n / 8}, {1, 8}, by_group),
-        wanted(Slot::kScale, "scales", kFloats, {g, n}, {1}, by_group),
-    };
-    add_bias(layer, tensors, specs_);
-  }
-
-  std::string_view scheme() const override { return "awq"; }
-
-  tensor::WeightFormat weight_format() const override {
-    tensor::WeightFormat format;
-    format.element = tensor::Element::kU4;
-    format.scaled = true;
-    format.group_k = group_;
-    format.scale_type = scale_type_;
-    format.zero = tensor::ZeroKind::kInteger;
-    return format;
-  }
-
-  std::vector<WeightSpec> create_weights() const override { return specs_; }
-
-  Result<tensor::QuantizedWeight> process_weights_after_loading(
-      int64_t n, int64_t k, const RawWeights& raw) const override {
-    const int64_t g = groups(k), words = n / 8;
-    NIBBLE_ASSIGN(const TensorView* qweight, need(raw, Slot::kWeight, "qweight", {k, words}));
-    NIBBLE_ASSIGN(const TensorView* qzeros, need(raw, Slot::kZero, "qzeros", {g, words}));
-    NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, "scales", {g, n}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
-    NIBBLE_ASSIGN(const std::vector<float> scale, read_floats(*scales, "scales"));
-    out.scale = transposed(scale, g, n);
-    out.zero.resize(out.scale.size());
-    for (int64_t row = 0; row < g; ++row) {
-      for (int64_t c = 0; c < words; ++c) {
-        const uint32_t word = read_word(qzeros->data, row * words + c);
-        for (int i = 0; i < 8; ++i) {
-          out.zero[static_cast<size_t>((8 * c + i) * g + row)] = code_of(word, i);
-        }
-      }
-    }
-    NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
-    unpack(qweight->data, n, k, reinterpret_cast<uint8_t*>(out.code_owner.data()));
-    out.code = {DType::kU8, {n, k}, out.code_owner.data(), out.code_owner.size()};
-    return out;
-  }
-
- private:
-  int64_t groups(int64_t k) const { return group_ == 0 ? 1 : (k + group_ - 1) / group_; }
-
-  int64_t group_;  // 0: all inputs
-  DType scale_type_;
-  std::vector<WeightSpec> specs_;
-};
 
 // lm_head is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
@@ -134,12 +31,7 @@ class AwqConfig : public QuantizationConfig {
         (left_alone || find_tensor(tensors, layer.module, "weight") != nullptr)) {
       return unquantized_method(layer, tensors);
     }
-    if (layer.n % 8 != 0) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: {} outputs do not fill whole words of eight 4-bit codes",
-                              layer.module, layer.n));
-    }
-    return std::unique_ptr<LinearMethod>(std::make_unique<AwqMethod>(layer, tensors, group_));
+    return awq_method("awq", layer, tensors, group_);
   }
 
   Result<void> read(const base::Json& dictionary) {

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_config.h"
 #include "quant/schemes/compressed_tensors_weight.h"
@@ -34,10 +35,6 @@ namespace {
 using compressed::Group;
 using compressed::Storage;
 using tensor::TensorInfo;
-
-constexpr std::string_view kCacheScales[] = {".k_scale",      ".v_scale",      ".q_scale",
-                                             ".kv_scale",     ".k_zero_point", ".v_zero_point",
-                                             ".q_zero_point", ".prob_scale"};
 
 std::string_view last_part(std::string_view module) {
   const size_t dot = module.rfind('.');
@@ -68,11 +65,6 @@ class CompressedConfig : public QuantizationConfig {
 
   std::string unused_reason(const TensorInfo& info) const override {
     const std::string_view name = info.name;
-    for (std::string_view suffix : kCacheScales) {
-      if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-        return "a scale of a quantized KV cache; the cache here is not quantized";
-      }
-    }
     for (const compressed::InputTransform& transform : config_.transforms) {
       const std::string suffix = fmt::format(".{}_input.weight", transform.name);
       if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
@@ -80,7 +72,7 @@ class CompressedConfig : public QuantizationConfig {
                            transform.name);
       }
     }
-    return {};
+    return cache_scale_reason(info);
   }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,

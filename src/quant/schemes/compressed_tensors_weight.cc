@@ -9,6 +9,7 @@
 #include "base/number.h"
 #include "quant/act_order.h"
 #include "quant/packed_words.h"
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_24.h"
 #include "quant/stored.h"
@@ -446,7 +447,7 @@ class CompressedMethod : public LinearMethod {
     NIBBLE_TRY(spread_mask24(*kept, *mask, out.n, out.k, unit, out.code_owner.data()));
     if (!f_.scaled) return {};
     const TensorView dense = {f_.stored, {out.n, out.k}, out.code_owner.data(), out.code.bytes};
-    if (f_.is_float) return check_float8(dense, out.k);
+    if (f_.is_float) return check_fp8_codes(dense, "compressed", out.k);
     NIBBLE_TRY(check_range(dense, out.k));
     if (f_.asymmetric) shift(dense, code);
     return {};
@@ -465,7 +466,7 @@ class CompressedMethod : public LinearMethod {
   // Codes that are stored one in a byte are used where they lie, unless they must be moved.
   Result<void> take_bytes(const TensorView& weight, tensor::QuantizedWeight& out) const {
     out.code = weight;
-    if (f_.is_float) return check_float8(weight, out.k);
+    if (f_.is_float) return check_fp8_codes(weight, "weight", out.k);
     NIBBLE_TRY(check_range(weight, out.k));
     if (!f_.asymmetric && out.order.empty()) return {};
     NIBBLE_ASSIGN(uint8_t * code, own_codes(out));
