@@ -91,23 +91,25 @@ class CompressedConfig : public QuantizationConfig {
     }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
     if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
-      return compressed::compressed_method(layer, tensors, storage, nullptr, {}, rotation);
-    }
-    if (group == nullptr) return no_group(layer, ignored.has_value());
-    if (group->quantizes_outputs) {
+      group = nullptr;
+    } else if (group == nullptr) {
+      return no_group(layer, ignored.has_value());
+    } else if (group->quantizes_outputs) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: output_activations is given; what a layer gives out is not "
                               "quantized here",
                               group->where));
     }
-    return compressed::compressed_method(layer, tensors, storage, group, config_.dense_words,
-                                         rotation);
+    NIBBLE_ASSIGN(compressed::Form form,
+                  compressed::form_of(layer, tensors, storage, group, config_.dense_words));
+    form.input_hadamard = rotation;
+    return compressed::compressed_method(layer, tensors, std::move(form));
   }
 
  private:
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
     const TensorInfo* kept = find_tensor(tensors, layer.module, "compressed");
-    return kept != nullptr && tensor::is_plain_float(kept->dtype);
+    return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
   // The group that quantizes a layer's weights, by its name, the name of the layer it is fused

@@ -36,9 +36,14 @@ LinearLayer layer(int64_t n, int64_t k, const std::string& module = kModule) {
 // Code (n * 5 + k * 3) % 2^bits, as the tool offsets and packs them.
 int64_t code(int64_t n, int64_t k, int64_t bits) { return (n * 5 + k * 3) % (int64_t{1} << bits); }
 
+int64_t words_of(int64_t k, int64_t bits, bool dense) {
+  const int64_t in_word = 32 / bits;
+  return dense ? (k * bits + 31) / 32 : (k + in_word - 1) / in_word;
+}
+
 std::vector<int32_t> packed(int64_t n, int64_t k, int64_t bits, bool dense = true) {
   const int64_t in_word = 32 / bits;
-  const int64_t words = dense ? (k * bits + 31) / 32 : (k + in_word - 1) / in_word;
+  const int64_t words = words_of(k, bits, dense);
   std::vector<uint32_t> out(static_cast<size_t>(n * words));
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t i = 0; i < k; ++i) {
@@ -54,9 +59,8 @@ std::vector<int32_t> packed(int64_t n, int64_t k, int64_t bits, bool dense = tru
 
 TestCheckpoint with_packed(int64_t n, int64_t k, int64_t bits, int64_t groups, bool dense = true) {
   TestCheckpoint out;
-  const std::vector<int32_t> words = packed(n, k, bits, dense);
-  out.add(kModule + ".weight_packed", DType::kS32,
-          {n, static_cast<int64_t>(words.size()) / std::max<int64_t>(n, 1)}, words);
+  out.add(kModule + ".weight_packed", DType::kS32, {n, words_of(k, bits, dense)},
+          packed(n, k, bits, dense));
   std::vector<float> scale;
   for (int64_t i = 0; i < n * groups; ++i) scale.push_back(0.5f + static_cast<float>(i));
   out.add(kModule + ".weight_scale", DType::kF32, {n, groups}, scale);
@@ -80,8 +84,8 @@ TEST(compressed_tensors, packed_codes_are_one_stream_or_whole_words) {
     for (const bool dense : {true, false}) {
       SCOPED_TRACE(fmt::format("{} bits, dense {}", bits, dense));
       const auto weight = load_layer(
-          with_packed(3, 70, bits, 9, dense),  // the last group has 6 inputs
-          dictionary(fmt::format(R"("num_bits": "{}", "group_size": "8")", bits)), layer(3, 70));
+          with_packed(3, 134, bits, 17, dense),  // the last group has 6 inputs
+          dictionary(fmt::format(R"("num_bits": "{}", "group_size": "8")", bits)), layer(3, 134));
       ASSERT_TRUE(weight) << message(weight);
       EXPECT_EQ(tensor::to_string(weight->format), fmt::format("s{}g8", bits));
       expect_codes(*weight, bits, 8);
