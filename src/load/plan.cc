@@ -269,6 +269,8 @@ class Planner {
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     plan_.scheme = scheme->name;
+    const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
+    if (!taken.empty()) plan_.notes.push_back(taken);
     check_requirements();
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
@@ -456,10 +458,9 @@ class Planner {
 
   std::string unused_reason(const TensorInfo& info) const {
     const std::string_view name = info.name;
+    const std::string segments = fmt::format(".{}.", name);
     for (const auto& [segment, reason] : plan_.spec.unused) {
-      if (name.starts_with(segment + ".") || name.find("." + segment + ".") != name.npos) {
-        return reason;
-      }
+      if (segments.find(fmt::format(".{}.", segment)) != segments.npos) return reason;
     }
     for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
                                "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {

@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
 #include "load/fill.h"
+#include "load/split.h"
 
 namespace nibble::load {
 namespace {
@@ -151,6 +152,44 @@ TEST(plan, an_override_that_could_mean_several_ropes_is_refused) {
             "--override rope_theta: rope_parameters has one for each kind of layer; say "
             "rope_parameters.full_attention.rope_theta or "
             "rope_parameters.sliding_attention.rope_theta");
+}
+
+TEST(split, every_part_of_a_fused_projection_is_dealt_out_evenly) {
+  // 6 query heads and 2 key-value heads of 4: two ranks have 12 + 4 + 4 rows each.
+  TempFolder folder;
+  std::vector<Stored> tensors = {{"model.embed_tokens.weight", {16, 24}},
+                                 {"model.layers.0.input_layernorm.weight", {24}},
+                                 {"model.layers.0.self_attn.qkv_proj.weight", {40, 24}},
+                                 {"model.layers.0.self_attn.o_proj.weight", {24, 24}},
+                                 {"model.layers.0.post_attention_layernorm.weight", {24}},
+                                 {"model.layers.0.mlp.gate_up_proj.weight", {12, 24}},
+                                 {"model.layers.0.mlp.down_proj.weight", {24, 6}},
+                                 {"model.norm.weight", {24}},
+                                 {"lm_head.weight", {16, 24}}};
+  write(folder, R"({"architectures": ["Phi3ForCausalLM"], "hidden_size": 24, "vocab_size": 16,
+                    "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2,
+                    "intermediate_size": 6})",
+        tensors);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  const quant::LinearLayer& qkv = p->plan.modules[1].declared;
+  EXPECT_EQ(qkv.parts, (std::vector<int64_t>{24, 8, 8}));
+  EXPECT_TRUE(check_split(p->plan, 2));
+  EXPECT_EQ(check_split(p->plan, 3).error().message,
+            "2 key-value heads do not divide among 3 ranks");
+}
+
+TEST(plan, an_image_part_that_the_model_does_not_declare_is_a_problem) {
+  TempFolder folder;
+  auto tensors = tiny_llama("model.");
+  tensors.push_back({"model.vision_tower.conv.weight", {4}});
+  write(folder, config(), tensors);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems,
+            Sentences{"model.vision_tower.conv.weight: no layer of LlamaForCausalLM uses this bf16 "
+                      "(4) tensor, and nothing says it may be left out"});
 }
 
 }  // namespace

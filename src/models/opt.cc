@@ -55,6 +55,7 @@ Result<layers::DecoderSpec> opt(const base::Json& config) {
   spec.norm_bias = true;
   spec.qkv_bias = spec.o_bias = spec.mlp_bias = bias;
   spec.first_position = 2;
+  spec.unused.emplace_back("version", "a number that the tool which trained it saved");
   spec.names = {{Part::kEmbedding, "model.decoder.embed_tokens"},
                 {Part::kPositions, "model.decoder.embed_positions"},
                 {Part::kAttentionNorm, "model.decoder.layers.{}.self_attn_layer_norm"},

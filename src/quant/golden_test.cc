@@ -131,12 +131,6 @@ TEST(golden, every_fp8_folder_dequantizes_as_its_formula_says) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
-TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
-  const auto folders = folders_of("compressed_tensors");
-  EXPECT_GE(folders.size(), 32u);
-  for (const std::string& folder : folders) check_folder(folder);
-}
-
 TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
   const auto folders = folders_of("modelopt");
   EXPECT_GE(folders.size(), 15u);
@@ -146,6 +140,18 @@ TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
 TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
   const auto folders = folders_of("bitsandbytes");
   EXPECT_GE(folders.size(), 10u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_auto_round_folder_dequantizes_as_its_layout_says) {
+  const auto folders = folders_of("auto_round");
+  EXPECT_GE(folders.size(), 13u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
+  const auto folders = folders_of("compressed_tensors");
+  EXPECT_GE(folders.size(), 32u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 

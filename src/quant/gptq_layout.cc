@@ -22,6 +22,10 @@ Element element_of(const GptqLayout& p) {
       return p.sym ? Element::kS3 : Element::kU3;
     case 4:
       return p.sym ? Element::kS4 : Element::kU4;
+    case 5:
+      return p.sym ? Element::kS5 : Element::kU5;
+    case 6:
+      return p.sym ? Element::kS6 : Element::kU6;
     default:
       return p.sym ? Element::kS8 : Element::kU8;
   }
@@ -94,13 +98,13 @@ class GptqMethod : public LinearMethod {
     const int64_t words = n * p_.bits / 32;
     NIBBLE_ASSIGN(const TensorView* qzeros, need(raw, Slot::kZero, "qzeros", {groups, words}));
     const uint32_t mask = (1u << p_.bits) - 1, half = 1u << (p_.bits - 1);
-    const bool by_word = !p_.v2 && p_.bits != 3;
+    const bool by_word = !p_.v2 && 32 % p_.bits == 0;
     const uint32_t one_each = 0xffffffffu / mask;  // a one in every field of a word
     std::vector<float> out(static_cast<size_t>(groups * n));
     for (int64_t g = 0; g < groups; ++g) {
       for (int64_t i = 0; i < n; ++i) {
         uint32_t z = read_code(qzeros->data, g * words, 1, i, p_.bits, by_word ? one_each : 0);
-        if (!p_.v2 && p_.bits == 3) z = (z + 1) & mask;
+        if (!p_.v2 && !by_word) z = (z + 1) & mask;
         if (p_.sym && p_.any_version && z == (p_.v2 ? half - 1 : half + 1)) z = half;
         if (p_.sym && z != half) return asymmetric_zero(g, i, z, half);
         out[static_cast<size_t>(g * n + i)] = static_cast<float>(z);
@@ -155,6 +159,11 @@ class GptqMethod : public LinearMethod {
 // What the shapes of a layer say about the config, in words that name the keys.
 Result<void> check_sizes(const LinearLayer& layer, const tensor::TensorInfo* qweight,
                          const GptqLayout& p) {
+  if (p.bits < 2 || p.bits > 8) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: bits is {}; packed weights of 2 to 8 bits are read", layer.module,
+                            p.bits));
+  }
   const int64_t unit = codes_per_unit(p.bits);
   if (layer.k % unit != 0 || layer.n % unit != 0) {
     return fail(ErrorCode::kUnsupported,

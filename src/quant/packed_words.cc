@@ -54,10 +54,16 @@ void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, 
       return unpack<3>(words, n, k, minus, column, code);
     case 4:
       return unpack<4>(words, n, k, minus, column, code);
+    case 5:
+      return unpack<5>(words, n, k, minus, column, code);
+    case 6:
+      return unpack<6>(words, n, k, minus, column, code);
+    case 7:
+      return unpack<7>(words, n, k, minus, column, code);
     case 8:
       return unpack<8>(words, n, k, minus, column, code);
     default:
-      NIBBLE_CHECK(false && "codes of 2, 3, 4 or 8 bits");
+      NIBBLE_CHECK(false && "codes of 2 to 8 bits");
   }
 }
 

@@ -1,7 +1,7 @@
 // Integer codes in 32-bit words, lowest bits first, as GPTQ, AWQ and their relatives store them.
 //
 // Codes fill whole words in units: 2-, 4- and 8-bit codes fill one word with 16, 8 and 4; 32 codes
-// of 3 bits are one 96-bit number in three words.
+// of b = 3, 5, 6 or 7 bits are one number of 32 b bits in b words.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace nibble::quant {
 
-constexpr int64_t codes_per_unit(int64_t bits) { return bits == 3 ? 32 : 32 / bits; }
-constexpr int64_t words_per_unit(int64_t bits) { return bits == 3 ? 3 : 1; }
+constexpr int64_t codes_per_unit(int64_t bits) { return 32 % bits == 0 ? 32 / bits : 32; }
+constexpr int64_t words_per_unit(int64_t bits) { return 32 % bits == 0 ? 1 : bits; }
 
 // Word `index` of little-endian words that may be unaligned.
 inline uint32_t read_word(const std::byte* words, int64_t index) {

@@ -176,7 +176,9 @@ class ScaledCodesMethod : public LinearMethod {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
     NIBBLE_ASSIGN(out.scale, read_scales(*scales, codes_.scale));
-    if (codes_.area.per_part) out.scale = one_per_output(out.scale, out.n);
+    if (codes_.area.per_part) {
+      NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
+    }
     if (codes_.scale2.empty()) return {};
     NIBBLE_ASSIGN(const TensorView* second, need(raw, Slot::kScale2, codes_.scale2, {}));
     NIBBLE_ASSIGN(const std::vector<float> value, read_scales(*second, codes_.scale2));
@@ -224,9 +226,15 @@ class ScaledCodesMethod : public LinearMethod {
   }
 
   // A rank has the same share of each part.
-  std::vector<float> one_per_output(const std::vector<float>& of_part, int64_t n) const {
+  Result<std::vector<float>> one_per_output(const std::vector<float>& of_part, int64_t n) const {
     std::vector<float> out;
     for (size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i] * n % n_ != 0) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("a rank with {} of {} outputs would have a fraction of the {} of "
+                                "part {}; use fewer ranks",
+                                n, n_, parts_[i], i));
+      }
       out.insert(out.end(), static_cast<size_t>(parts_[i] * n / n_), of_part[i]);
     }
     return out;

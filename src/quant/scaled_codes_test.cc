@@ -50,6 +50,25 @@ TEST(scaled_codes, the_low_half_of_a_byte_is_the_even_output_and_signed) {
   EXPECT_EQ(dequantize(*weight), (std::vector<float>{1, 7, -8, -0.5f, -4, 0}));
 }
 
+TEST(scaled_codes, a_rank_never_has_a_fraction_of_a_part) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<uint8_t>(kModule + ".weight", DType::kE4M3, {4, 1}, {1, 2, 3, 4});
+  checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {2}, {1, 2});
+  const ScaledCodes codes{
+      .element = Element::kE4M3, .code_types = {DType::kE4M3}, .area = {1, 0, true}};
+  const LinearLayer layer{kModule, 4, 1, false, {3, 1}};
+  const auto method = scaled_codes_method(layer, checkpoint.lookup(), codes);
+  auto raw = load_whole(checkpoint, layer, *method);
+  ASSERT_TRUE(raw) << message(raw);
+  tensor::TensorView half = *raw->get(Slot::kWeight);
+  half.shape = {2, 1};
+  half.bytes = 2;
+  raw->set(Slot::kWeight, half);
+  const auto weight = method->process_weights_after_loading(2, 1, *raw);
+  EXPECT_EQ(message(weight),
+            "a rank with 2 of 4 outputs would have a fraction of the 3 of part 0; use fewer ranks");
+}
+
 TEST(scaled_codes, blocks_of_32_inputs_are_16_bytes) {
   TestCheckpoint checkpoint;
   std::vector<uint8_t> bytes(2 * 2 * 16, 0);

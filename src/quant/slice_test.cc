@@ -253,24 +253,6 @@ TEST(slice, slices_of_fp8_layers_join_to_the_whole) {
   EXPECT_GT(outcome.refused, 0);
 }
 
-TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
-  const Outcome outcome = check_scheme("compressed_tensors");
-  for (const char* format :
-       {"bf16",  "e2m1g16", "e2m1g32", "e2m3g32",   "e4m3c",        "e4m3g32", "e4m3t",
-        "s2g16", "s4c",     "s4g16",   "s4g16+act", "s4g32",        "s7g16",   "s8c",
-        "s8g16", "s8t",     "u4c+zp",  "u4g16+zp",  "u8g16+zp+act", "u8t+zp"}) {
-    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
-    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
-  }
-  for (const char* format : {"s3c", "s3g16", "s5c", "s6c"}) {
-    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
-  }
-  for (const char* format : {"s4g128", "u5g32+zp", "u6c+zp"}) {
-    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
-  }
-  EXPECT_GT(outcome.refused, 0);
-}
-
 TEST(slice, slices_of_modelopt_layers_join_to_the_whole) {
   const Outcome outcome = check_scheme("modelopt");
   for (const char* format :
@@ -292,6 +274,15 @@ TEST(slice, slices_of_bitsandbytes_layers_join_or_are_refused_where_blocks_cross
   EXPECT_GT(outcome.refused, 0);
 }
 
+TEST(slice, slices_of_auto_round_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("auto_round");
+  for (const char* format :
+       {"s4g32", "u4g32+zp", "u2g32+zp", "u5g32+zp", "u6g64+zp", "u8c+zp", "e4m3c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
 TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
   WeightSpec codes = spec("weight", {4, 64}, {0}, {1, 2});  // K = 128, two codes a byte
   codes.flattened = true;
@@ -310,6 +301,24 @@ TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
   EXPECT_EQ(message(slice_of(absmax, DType::kF32, {6}, Axis::kK, 96, {0, 48})),
             "weight.absmax: a cut at input 48 is not at a multiple of 96, the inputs that lie in "
             "one piece; use fewer ranks");
+}
+
+TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("compressed_tensors");
+  for (const char* format :
+       {"bf16",  "e2m1g16", "e2m1g32", "e2m3g32",   "e4m3c",        "e4m3g32", "e4m3t",
+        "s2g16", "s4c",     "s4g16",   "s4g16+act", "s4g32",        "s7g16",   "s8c",
+        "s8g16", "s8t",     "u4c+zp",  "u4g16+zp",  "u8g16+zp+act", "u8t+zp"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  for (const char* format : {"s3c", "s3g16", "s5c", "s6c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+  }
+  for (const char* format : {"s4g128", "u5g32+zp", "u6c+zp"}) {
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  EXPECT_GT(outcome.refused, 0);
 }
 
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {

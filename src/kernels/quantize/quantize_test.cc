@@ -154,5 +154,17 @@ TEST(quantize, s8_as_integers_is_the_same_grid) {
   }
 }
 
+TEST(quantize, outliers_stay_floats_and_count_for_no_scale) {
+  const float nan = std::nanf("");
+  ActivationFormat f{.type = Type::kS8};
+  f.outlier = 6;
+  EXPECT_EQ(quantized(f, {6, -7.3f, 1.27f, 0.504f, -1, 5.5e7f}),
+            (std::vector<float>{6, -7.3f, 1.27f, 0.5f, -1, 5.5e7f}));
+  EXPECT_TRUE(std::isnan(quantized(f, {nan, 1})[0]));
+  EXPECT_EQ(quantized(f, {9, 0, 0}), (std::vector<float>{9, 0, 0}));
+  f.outlier = 0;
+  EXPECT_EQ(quantized(f, {-254, 1.27f, 3})[1], 2);
+}
+
 }  // namespace
 }  // namespace nibble::kernels

@@ -16,7 +16,12 @@ constexpr std::string_view kKnown =
 constexpr std::string_view kHarmless =
     "backend do_fuse fuse_max_seq_len modules_to_fuse exllama_config meta desc_act sym "
     "damp_percent "
-    "true_sequential model_name_or_path use_cuda_fp16";
+    "true_sequential model_name_or_path use_cuda_fp16 "
+    // auto-round, writing in this format
+    "autoround_version data_type enable_quanted_input provider to_quant_block_names iters lr "
+    "nsamples "
+    "minmax_lr seqlen low_gpu_mem_usage enable_minmax_tuning scale_dtype gradient_accumulate_steps "
+    "block_name_to_quantize";
 
 class AwqConfig : public QuantizationConfig {
  public:

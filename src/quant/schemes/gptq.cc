@@ -19,14 +19,18 @@ constexpr std::string_view kHarmless =
     "meta damp_percent damp_auto_increment static_groups true_sequential mse act_group_aware "
     "model_name_or_path model_file_base_name model_seqlen dataset tokenizer block_name_to_quantize "
     "module_name_preceding_first_block batch_size pad_token_id use_cuda_fp16 use_exllama "
-    "disable_exllama exllama_config max_input_length cache_block_outputs backend quantizer adapter";
+    "disable_exllama exllama_config max_input_length cache_block_outputs backend quantizer adapter "
+    // auto-round, writing in this format
+    "autoround_version data_type enable_quanted_input provider to_quant_block_names iters lr "
+    "nsamples "
+    "minmax_lr seqlen low_gpu_mem_usage enable_minmax_tuning scale_dtype gradient_accumulate_steps";
 
 Result<GptqLayout> read_params(const base::Json& from, GptqLayout p) {
   NIBBLE_ASSIGN(p.bits, int_key_or(from, "bits", p.bits));
-  if (p.bits != 2 && p.bits != 3 && p.bits != 4 && p.bits != 8) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: bits is {}; GPTQ weights of 2, 3, 4 and 8 bits are read",
-                            from.where(), p.bits));
+  if (p.bits < 2 || p.bits > 8) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{}: bits is {}; GPTQ weights of 2 to 8 bits are read", from.where(), p.bits));
   }
   if (from.find_set("group_size") != nullptr) {
     NIBBLE_ASSIGN(p.group, group_size_key(from, "group_size"));

@@ -319,9 +319,9 @@ TEST(gptq, the_first_dynamic_rule_that_matches_counts) {
   EXPECT_EQ(error_of(checkpoint, config("[]"), e.layer()),
             "config.json: quantization_config: dynamic: expected an object, found a list of 0");
   EXPECT_EQ(
-      error_of(checkpoint, config(R"({".*": {"bits": 7}})"), e.layer()),
-      "config.json: quantization_config: dynamic: .*: bits is 7; GPTQ weights of 2, 3, 4 and 8 "
-      "bits are read");
+      error_of(checkpoint, config(R"({".*": {"bits": 9}})"), e.layer()),
+      "config.json: quantization_config: dynamic: .*: bits is 9; GPTQ weights of 2 to 8 bits are "
+      "read");
 }
 
 // The error of a config whose keys are replaced by those of `changes`.
@@ -335,8 +335,7 @@ std::string refused(const std::string& changes) {
 TEST(gptq, configs_that_cannot_be_read_are_refused_by_key_and_value) {
   const std::string at = "config.json: quantization_config: ";
   EXPECT_EQ(refused("{}"), "no error");
-  EXPECT_EQ(refused(R"({"bits": 5})"),
-            at + "bits is 5; GPTQ weights of 2, 3, 4 and 8 bits are read");
+  EXPECT_EQ(refused(R"({"bits": 1})"), at + "bits is 1; GPTQ weights of 2 to 8 bits are read");
   EXPECT_EQ(refused(R"({"bits": "four"})"),
             at + "bits: expected an integer, found a string (\"four\")");
   EXPECT_EQ(refused(R"({"bits": null})"), at + "key \"bits\" is missing");

@@ -1,0 +1,258 @@
+// auto-round (Cheng et al. 2023, SignRound), whose folders hold one of several layouts. Which one a
+// layer has, its tensors say:
+//
+//   qweight (K b/32, N), qzeros, scales     GPTQ's layout (gptq_layout.h)    2 to 8 bits
+//   qweight (K, N/8), qzeros, scales        AutoAWQ's (awq_layout.h)         4 bits
+//   weight (N, K) e4m3 | e5m2, weight_scale or weight_scale_inv, input_scale  as the scheme fp8 has
+//   it
+//
+// Only the version of GPTQ's zero points is a matter of the label, `packing_format` (before 0.4,
+// `backend`): with auto_gptq they are stored less one, in auto-round's own format and gptqmodel's
+// as they are. Symmetric ones show it themselves.
+//
+// `extra_config` has the bits of single layers, by name or by regular expression (searched for);
+// AutoScheme writes its choices there.
+#include <fmt/format.h>
+
+#include "quant/awq_layout.h"
+#include "quant/gptq_layout.h"
+#include "quant/scheme.h"
+#include "quant/stored.h"
+
+namespace nibble::quant {
+namespace {
+
+using tensor::DType;
+using tensor::TensorInfo;
+
+// What the dictionary, or an entry of extra_config, says of a layer.
+struct Params {
+  GptqLayout ints;
+  int64_t act_bits = 16;
+};
+
+// A method of another scheme whose activations this checkpoint leaves alone.
+class FloatActivations : public LinearMethod {
+ public:
+  explicit FloatActivations(std::unique_ptr<LinearMethod> inner) : inner_(std::move(inner)) {}
+  std::string_view scheme() const override { return inner_->scheme(); }
+  tensor::WeightFormat weight_format() const override { return inner_->weight_format(); }
+  std::vector<WeightSpec> create_weights() const override { return inner_->create_weights(); }
+  Result<tensor::QuantizedWeight> process_weights_after_loading(
+      int64_t n, int64_t k, const RawWeights& raw) const override {
+    NIBBLE_ASSIGN(auto weight, inner_->process_weights_after_loading(n, k, raw));
+    weight.activation = {};
+    return weight;
+  }
+
+ private:
+  std::unique_ptr<LinearMethod> inner_;
+};
+
+constexpr std::string_view kKnown =
+    "quant_method bits group_size sym data_type packing_format backend extra_config act_bits "
+    "act_dynamic act_sym act_data_type act_group_size activation_scheme weight_block_size fmt "
+    "rotation_config";
+// Which layers are quantized the stored tensors say; the rest is how the weights were found.
+constexpr std::string_view kHarmless =
+    "block_name_to_quantize to_quant_block_names quant_block_list modules_to_not_convert "
+    "autoround_version iters lr minmax_lr enable_minmax_tuning enable_quanted_input scale_dtype "
+    "low_gpu_mem_usage low_cpu_mem_usage seqlen nsamples batch_size train_bs gradient_accumulate_"
+    "steps amp dataset enable_norm_bias_tuning not_use_best_mse super_bits super_group_size "
+    "regex_config enable_alg_ext static_kv_dtype static_attention_dtype quant_lm_head lm_head "
+    "use_quant_input scale_calculation_mode multimodal quant_nontext_module";
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+class AutoRoundConfig : public QuantizationConfig {
+ public:
+  std::string_view scheme() const override { return "auto-round"; }
+  std::vector<const NameMatcher*> matchers() const override { return {&extra_}; }
+
+  std::string unused_reason(const TensorInfo& info) const override {
+    return fp8_->unused_reason(info);  // the scales of a quantized KV cache
+  }
+
+  Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
+                                                      const TensorLookup& tensors) const override {
+    NIBBLE_ASSIGN(const std::optional<size_t> rule, extra_.match(layer.module));
+    const Params& params = rule ? overrides_[*rule] : general_;
+    const TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
+    const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
+    if (find_tensor(tensors, layer.module, "weight_packed") != nullptr) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}.weight_packed is stored: micro-scaled floats (mx_fp, nv_fp) of "
+                              "auto-round are not read yet",
+                              layer.module));
+    }
+    // What is stored outranks the lists.
+    if (qweight == nullptr && weight != nullptr) {
+      if (tensor::is_plain_float(weight->dtype)) return unquantized_method(layer, tensors);
+      return fp8_method(layer, tensors, params);
+    }
+    if (params.act_bits < 16) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: act_bits is {}, but its weights are packed integers, which are "
+                              "read with float activations only",
+                              layer.module, params.act_bits));
+    }
+    if (qweight != nullptr && squeezed(qweight->shape) == squeezed({layer.k, layer.n / 8})) {
+      return awq_layer(layer, tensors, params.ints);
+    }
+    return gptq_method(scheme(), layer, tensors, params.ints);
+  }
+
+  Result<void> read(const base::Json& dictionary) {
+    const std::string& where = dictionary.where();
+    check_keys(dictionary, kKnown, kHarmless, warnings);
+    if (const base::Json* rotation = dictionary.find_set("rotation_config");
+        rotation != nullptr && rotation->dump() != "{}") {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: rotation_config is given: the inputs of its layers are to be "
+                              "rotated, which is not done yet",
+                              where));
+    }
+    NIBBLE_TRY(read_packing(dictionary));
+    NIBBLE_ASSIGN(general_, read_params(dictionary, general_));
+    NIBBLE_TRY(read_extra(dictionary));
+    return read_fp8(dictionary);
+  }
+
+ private:
+  static Result<std::unique_ptr<LinearMethod>> awq_layer(const LinearLayer& layer,
+                                                         const TensorLookup& tensors,
+                                                         const GptqLayout& params) {
+    if (params.bits != 4) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}.qweight is packed as AutoAWQ does it, in 4 bits, but bits is {}",
+                              layer.module, params.bits));
+    }
+    return awq_method("auto-round", layer, tensors, params.group);
+  }
+
+  Result<std::unique_ptr<LinearMethod>> fp8_method(const LinearLayer& layer,
+                                                   const TensorLookup& tensors,
+                                                   const Params& params) const {
+    const TensorInfo* scale = find_tensor(tensors, layer.module, "weight_scale");
+    if (scale != nullptr && scale->dtype == DType::kU8) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{} is u8: micro-scaled floats (mx_fp) of auto-round are not read yet",
+                      scale->name));
+    }
+    NIBBLE_ASSIGN(auto method, fp8_->linear_method(layer, tensors));
+    if (params.act_bits < 16 || method->scheme() == "unquantized") return method;
+    return std::unique_ptr<LinearMethod>(std::make_unique<FloatActivations>(std::move(method)));
+  }
+
+  Result<void> read_packing(const base::Json& dictionary) {
+    NIBBLE_ASSIGN(std::string label, dictionary.get_string_or("packing_format", ""));
+    const char* key = "packing_format";
+    if (label.empty()) {
+      NIBBLE_ASSIGN(label, dictionary.get_string_or("backend", "auto"));
+      key = "backend";
+    }
+    GptqLayout& ints = general_.ints;
+    const bool own = contains(label, "auto_round") || contains(label, "autoround");
+    const bool less_one = contains(label, "gptq") && !contains(label, "gptqmodel");
+    ints.v2 = own && !less_one;
+    ints.any_version = true;
+    ints.version = fmt::format("{} is {}", key, label);
+    if (contains(label, "fake")) {
+      notes.push_back(
+          fmt::format("{}: {} is {}: the weights are stored as floats, already rounded; "
+                      "activations are left alone",
+                      dictionary.where(), key, label));
+    }
+    return {};
+  }
+
+  // `p` holds what the key's absence means.
+  static Result<Params> read_params(const base::Json& from, Params p) {
+    NIBBLE_ASSIGN(p.ints.bits, int_key_or(from, "bits", p.ints.bits));
+    const base::Json* group = from.find_set("group_size");
+    if (group != nullptr && !group->is_array()) {  // FP8's blocks are a list
+      NIBBLE_ASSIGN(const int64_t size, int_key(from, "group_size"));
+      if (size != 0) {  // 0 is per tensor, of FP8
+        NIBBLE_ASSIGN(p.ints.group, group_size_key(from, "group_size"));
+      }
+    }
+    NIBBLE_ASSIGN(p.ints.sym, from.get_bool_or("sym", p.ints.sym));
+    NIBBLE_ASSIGN(p.act_bits, int_key_or(from, "act_bits", p.act_bits));
+    return p;
+  }
+
+  // {"module or regular expression": {"bits": ...}}. A name that is no expression is an exact name
+  // and comes first.
+  Result<void> read_extra(const base::Json& dictionary) {
+    const base::Json* extra = dictionary.find_set("extra_config");
+    if (extra == nullptr) return {};
+    const std::string where = fmt::format("{}: extra_config", dictionary.where());
+    if (!extra->is_object()) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: expected an object, found {}", where, extra->describe()));
+    }
+    std::vector<std::string> rules;
+    for (const bool exact : {true, false}) {
+      for (const auto& [key, value] : extra->as_object()) {
+        if ((key.find_first_of("*+?[](){}|^$\\") == std::string::npos) != exact) continue;
+        if (!value.is_object()) {
+          return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected an object, found {}",
+                                                       where, key, value.describe()));
+        }
+        NIBBLE_ASSIGN(Params params, read_params(value, general_));
+        overrides_.push_back(std::move(params));
+        rules.push_back(exact ? key : fmt::format("re:.*(?:{})", key));
+      }
+    }
+    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where));
+    return {};
+  }
+
+  // The dictionary that the same layers would have in a checkpoint of the scheme fp8.
+  Result<void> read_fp8(const base::Json& dictionary) {
+    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("act_dynamic", true));
+    const bool is_static = !dynamic && general_.act_bits < 16;
+    base::Json fp8 = base::Json::object();
+    fp8.set("quant_method", "fp8");
+    fp8.set("activation_scheme", is_static ? "static" : "dynamic");
+    const base::Json* group = dictionary.find_set("group_size");
+    const base::Json* block = dictionary.find_set("weight_block_size");
+    if (block == nullptr && group != nullptr && group->is_array()) block = group;
+    if (block != nullptr) fp8.set("weight_block_size", *block);
+    fp8.set_where(dictionary.where());
+    CheckpointFacts facts;
+    facts.quantization = &fp8;
+    facts.method = "fp8";
+    NIBBLE_ASSIGN(fp8_, find_scheme("fp8")->parse(facts));
+    return {};
+  }
+
+  Params general_;
+  NameMatcher extra_;
+  std::vector<Params> overrides_;  // of each rule of extra_
+  std::unique_ptr<QuantizationConfig> fp8_;
+};
+
+bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "auto-round"; }
+
+Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
+  if (facts.quantization == nullptr) {
+    return fail(ErrorCode::kNotFound,
+                "auto-round needs a quantization_config that says bits and group_size");
+  }
+  auto config = std::make_unique<AutoRoundConfig>();
+  NIBBLE_TRY(config->read(*facts.quantization));
+  return std::unique_ptr<QuantizationConfig>(std::move(config));
+}
+
+constexpr std::string_view kAliases[] = {"intel/auto-round", "autoround", "inc"};
+
+}  // namespace
+
+extern const Scheme auto_round_scheme;
+const Scheme auto_round_scheme = {"auto-round", kAliases, claims, parse};
+
+}  // namespace nibble::quant

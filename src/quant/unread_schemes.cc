@@ -1,0 +1,92 @@
+#include "quant/unread_schemes.h"
+
+#include <fmt/format.h>
+
+namespace nibble::quant {
+namespace {
+
+struct Unread {
+  std::string_view methods;  // words: values of quant_method
+  std::string_view suffix;   // of a tensor that no other format stores; "" when there is none
+  std::string_view name;
+  std::string_view why;
+};
+
+constexpr std::string_view kOther =
+    "use the GPTQ, AWQ, FP8 or GGUF edition of this model, or the unquantized one";
+
+constexpr Unread kUnread[] = {
+    {"aqlm", ".codebooks", "AQLM",
+     "a weight is a sum of vectors from code books that are learned for each layer"},
+    {"quip quip-sharp quipsharp quip#", ".Qidxs", "QuIP#",
+     "weights are points of the E8 lattice in a rotated basis"},
+    {"qtip", ".trellis_codes", "QTIP", "weights are paths through a trellis in a rotated basis"},
+    {"spqr", ".dense_weights", "SpQR",
+     "quantized weights and their scales stand beside a sparse matrix of outliers"},
+    {"vptq", ".centroids", "VPTQ", "weights are indices into vectors learned for each layer"},
+    {"exl2", ".q_invperm", "EXL2",
+     "the rows of a layer have different widths in an order of exllamav2's own"},
+    {"exl3", ".trellis", "EXL3",
+     "weights are paths through a trellis, in tiles for the tensor cores of a GPU"},
+    {"fp-quant", ".forward_hadamard_matrix", "FP-Quant",
+     "the inputs of its layers are rotated by a Hadamard matrix before they are quantized"},
+    {"higgs", ".tables2", "HIGGS",
+     "weights are grid points in a rotated basis, stored as FLUTE's GPU kernels want them"},
+    {"quanto", ".weight._data", "quanto", "it stores Python tensor subclasses, part by part"},
+    {"squeezellm", ".lookup_table", "SqueezeLLM",
+     "every output has a code book of its own, beside a sparse matrix of outliers"},
+    {"sinq", "", "SINQ", "weights have a scale for each row and a second for each column"},
+    {"marlin", ".B", "Marlin",
+     "weights are stored in the order of one GPU kernel, not in a format for exchange"},
+    {"qqq", ".s_group", "QQQ",
+     "weights are stored in the order of one GPU kernel, not in a format for exchange"},
+    {"bitblas", "", "BitBLAS",
+     "weights are stored in the order of one GPU kernel, not in a format for exchange"},
+    {"eetq", ".weight_scales", "EETQ",
+     "weights are stored in the order of the tensor cores of the GPU that wrote them"},
+    {"deepspeedfp", "", "DeepSpeedFP", "it only names how to quantize, while loading"},
+    {"metal", "", "MLX's Metal layout", "it is a layout of Apple's GPUs"},
+};
+
+// Those that a later version reads.
+constexpr Unread kNotYet[] = {
+    {"torchao", "", "TorchAO", ""},
+    {"moe-wna16 experts-int8", "", "quantized mixtures of experts", ""},
+};
+
+bool has_word(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const std::string_view first = words.substr(0, words.find(' '));
+    if (first == word) return true;
+    words.remove_prefix(first.size() + (first.size() < words.size() ? 1 : 0));
+  }
+  return false;
+}
+
+bool stores(const TensorLookup& tensors, std::string_view suffix) {
+  if (suffix.empty()) return false;
+  for (const tensor::TensorInfo& info : tensors.all) {
+    const std::string_view name = info.name;
+    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<std::string> why_unread(std::string_view method, const TensorLookup& tensors) {
+  for (const Unread& line : kUnread) {
+    if (method.empty() ? !stores(tensors, line.suffix) : !has_word(line.methods, method)) continue;
+    return fmt::format("{} checkpoints are not read: {}; {}", line.name, line.why, kOther);
+  }
+  for (const Unread& line : kNotYet) {
+    if (!method.empty() && has_word(line.methods, method)) {
+      return fmt::format("{} checkpoints are not read yet; {}", line.name, kOther);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace nibble::quant
