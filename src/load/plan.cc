@@ -274,6 +274,8 @@ class Planner {
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     plan_.scheme = scheme->name;
+    const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
+    if (!taken.empty()) plan_.notes.push_back(taken);
     check_requirements();
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")

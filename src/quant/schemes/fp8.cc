@@ -178,10 +178,11 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
 }
 
 constexpr std::string_view kAliases[] = {"finegrained_fp8"};
+constexpr std::string_view kOver[] = {"compressed-tensors", "modelopt"};
 
 }  // namespace
 
 extern const Scheme fp8_scheme;
-const Scheme fp8_scheme = {"fp8", kAliases, claims, parse};
+const Scheme fp8_scheme = {"fp8", kAliases, claims, parse, kOver};
 
 }  // namespace nibble::quant
