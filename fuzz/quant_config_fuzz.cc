@@ -126,6 +126,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   facts.quantization = source->dictionary;
   facts.quantization_where = source->where;
   facts.method = source->method;
+  facts.hf_quant_config = input->find("hf");
   facts.gguf = input->get_bool_or("gguf", false).value_or(false);
   const auto scheme =
       nibble::quant::detect_scheme(facts, input->get_string_or("requested", "").value_or(""));

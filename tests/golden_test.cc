@@ -193,6 +193,30 @@ TEST_P(Golden, exact_logits_are_transformers_logits) {
   if (file.has("long.tokens")) expect_logits(path(), exact(), file, "long.");
 }
 
+// Positions, windows and the cache: what a token sees does not depend on how it came.
+TEST_P(Golden, tokens_one_by_one_give_the_same_logits) {
+  if (!GetParam().starts_with("architectures/") || GetParam().find("fp8") != std::string::npos) {
+    GTEST_SKIP() << "one folder of each family is enough; rounded activations may fall to either "
+                    "side";
+  }
+  const ExpectedFile file(folder() / "expected/logits.safetensors");
+  const auto tokens = file.read<int64_t>("tokens");
+  const auto expected = file.read<float>("logits");
+  auto model = Model::load(path(), exact());
+  ASSERT_TRUE(model) << model.error().message;
+  Session session(*model);
+  const size_t vocabulary = expected.size() / tokens.size();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int32_t token = static_cast<int32_t>(tokens[i]);
+    auto row = session.logits({&token, 1});
+    ASSERT_TRUE(row) << row.error().message;
+    for (size_t v = 0; v < vocabulary; ++v) {
+      ASSERT_NEAR(row->values[v], expected[i * vocabulary + v], tolerance(expected))
+          << "token " << i << ", logit " << v;
+    }
+  }
+}
+
 TEST_P(Golden, every_isa_of_this_machine_gives_the_same_logits) {
   const ExpectedFile file(folder() / "expected/logits.safetensors");
   for (const std::string& isa : version().isas_found) {

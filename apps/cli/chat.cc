@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
 #include "cli/open.h"
@@ -76,7 +77,7 @@ Result<std::vector<int32_t>> Chat::new_tokens() {
   NIBBLE_ASSIGN(const std::vector<int32_t> all, tokenizer_.encode_rendered(rendered));
   if (static_cast<int64_t>(all.size()) >= model_.ctx()) {
     return fail(
-        ErrorCode::kUsage,
+        ErrorCode::kUnsupported,
         fmt::format("the conversation has {} tokens and the context holds {}; /reset begins "
                     "anew, --ctx makes it longer.",
                     all.size(), model_.ctx()));
@@ -192,7 +193,9 @@ Result<void> Chat::talk() {
       text.clear();
       continue;
     }
-    if (text[0] == '/') {
+    if (auto ok = check_utf8(text, "the line"); !ok) {
+      say_error(ok.error().message);
+    } else if (text[0] == '/') {
       if (!command(text)) break;
     } else {
       NIBBLE_TRY(answer(text));
@@ -207,6 +210,7 @@ Result<int> chat(const Arguments& arguments) {
   if (arguments.voice.json) {
     return fail(ErrorCode::kUsage, "chat has no JSON form; /save writes the conversation as JSON.");
   }
+  NIBBLE_TRY(check_utf8(arguments.system, "--system"));
   Result<Model> model = [&] {
     const CatchInterrupt interrupt;
     return open_model(arguments.model, arguments.options, interrupt);

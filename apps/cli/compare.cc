@@ -82,8 +82,8 @@ Result<int> compare_models(const Arguments& arguments) {
                 "compare needs a second model, or --left and --right options for the one.");
   }
   Options left_options = arguments.options, right_options = arguments.options;
-  NIBBLE_TRY(apply_option_string(arguments.left, left_options));
-  NIBBLE_TRY(apply_option_string(arguments.right, right_options));
+  NIBBLE_TRY(apply_option_string("--left", arguments.left, left_options));
+  NIBBLE_TRY(apply_option_string("--right", arguments.right, right_options));
   const CatchInterrupt interrupt;
   NIBBLE_ASSIGN(const Model left, open_model(arguments.left_model, left_options, interrupt));
   const std::string& second =

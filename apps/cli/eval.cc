@@ -56,7 +56,8 @@ Result<int> eval(const Arguments& arguments) {
   if (!arguments.reference_options.empty() && arguments.reference.empty()) {
     return fail(ErrorCode::kUsage, "--reference-options needs --reference MODEL2.");
   }
-  NIBBLE_TRY(apply_option_string(arguments.reference_options, reference_options));
+  NIBBLE_TRY(
+      apply_option_string("--reference-options", arguments.reference_options, reference_options));
   const CatchInterrupt interrupt;
   NIBBLE_ASSIGN(const Model model, open_model(arguments.model, arguments.options, interrupt));
   NIBBLE_TRY(tokenizer_of(model));

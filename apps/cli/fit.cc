@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -17,11 +18,13 @@ struct Arguments {
   Voice voice;
   Options options;
   std::string model;
-  std::vector<int64_t> batch = {1, 4, 16};
+  std::vector<int64_t> batch;  // {}: one sequence is asked for, more are shown
 };
 
-// 512, 2048, 8192, ... below the model's own context, the one asked for, and the model's own.
-std::vector<int64_t> contexts(const MemoryPlan& memory) {
+// The one asked for; else 512, 2048, 8192, ... below the model's own, the longest that fits, and
+// the model's own.
+std::vector<int64_t> contexts(const MemoryPlan& memory, int64_t asked) {
+  if (asked > 0) return {asked};
   std::vector<int64_t> list;
   for (int64_t ctx = 512; ctx < memory.model_ctx; ctx *= 4) list.push_back(ctx);
   if (memory.ctx > 0) list.push_back(memory.ctx);
@@ -31,18 +34,48 @@ std::vector<int64_t> contexts(const MemoryPlan& memory) {
   return list;
 }
 
-std::vector<FitRow> fit_rows(const MemoryPlan& memory, const std::vector<int64_t>& batches) {
+// a * b, or the largest number there is.
+uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t out = 0;
+  return __builtin_mul_overflow(a, b, &out) ? UINT64_MAX : out;
+}
+
+std::vector<FitRow> fit_rows(const Plan& plan, const Arguments& arguments) {
+  const MemoryPlan& memory = plan.memory;
+  std::vector<int64_t> batches = arguments.batch;
+  if (batches.empty()) batches = {1, 4, 16};
   std::vector<FitRow> rows;
-  for (const int64_t ctx : contexts(memory)) {
+  for (const int64_t ctx : contexts(memory, arguments.options.ctx)) {
     for (const int64_t batch : batches) {
       FitRow row{ctx, batch};
-      row.kv = memory.kv_per_token * static_cast<uint64_t>(ctx) * static_cast<uint64_t>(batch);
-      row.total = memory.weights + memory.other + row.kv;
-      row.fits = row.total <= memory.available;
+      row.kv = product(memory.kv_per_token,
+                       product(static_cast<uint64_t>(ctx), static_cast<uint64_t>(batch)));
+      const uint64_t fixed = memory.weights + memory.other;
+      row.total = row.kv > UINT64_MAX - fixed ? UINT64_MAX : fixed + row.kv;
+      // With a problem the sum is not known: modules without a kernel are missing from it.
+      row.fits = plan.problems.empty() && std::max(row.total, memory.peak_load) <= memory.available;
       rows.push_back(row);
     }
   }
   return rows;
+}
+
+// What was asked for: each number of sequences, at the context given or else at any in the table.
+// Returns the first that does not fit.
+std::optional<FitRow> first_misfit(const std::vector<FitRow>& rows, const Arguments& arguments) {
+  std::vector<int64_t> asked = arguments.batch;
+  if (asked.empty()) asked = {1};
+  for (const int64_t batch : asked) {
+    const FitRow* least = nullptr;
+    bool fits = false;
+    for (const FitRow& row : rows) {
+      if (row.batch != batch) continue;
+      if (least == nullptr || row.total < least->total) least = &row;
+      fits = fits || row.fits;
+    }
+    if (!fits) return least == nullptr ? FitRow{} : *least;
+  }
+  return std::nullopt;
 }
 
 std::string fit_text(const Plan& plan, const std::vector<FitRow>& rows) {
@@ -78,20 +111,21 @@ Result<int> fit(const Arguments& arguments) {
   NIBBLE_TRY(check(arguments.options));
   NIBBLE_ASSIGN(const Plan plan, inspect(resolve_model(arguments.model), arguments.options));
   for (const std::string& warning : plan.warnings) warn(warning);
-  const MemoryPlan& memory = plan.memory;
-  const uint64_t least = std::max(memory.peak_load, memory.weights + memory.other);
-  const bool fits = least <= memory.available && memory.longest_ctx > 0;
-  const std::vector<FitRow> rows = fit_rows(memory, arguments.batch);
+  const std::vector<FitRow> rows = fit_rows(plan, arguments);
+  const std::optional<FitRow> misfit = first_misfit(rows, arguments);
   NIBBLE_TRY(
-      Output{}.write(arguments.voice.json ? fit_json(plan, rows, fits) : fit_text(plan, rows)));
+      Output{}.write(arguments.voice.json ? fit_json(plan, rows, !misfit) : fit_text(plan, rows)));
   for (const std::string& problem : plan.problems) say_error(problem);
-  if (!fits) {
-    say_error(
-        fmt::format("{}: does not fit: it needs {} while loading and {} is available; use a "
-                    "smaller checkpoint or free some memory.",
-                    plan.path, human_bytes(least), human_bytes(memory.available)));
+  if (misfit && plan.problems.empty()) {
+    const uint64_t needed = std::max(misfit->total, plan.memory.peak_load);
+    say_error(fmt::format(
+        "{}: {} of {} tokens {} {} and {} is available; a shorter --ctx, fewer "
+        "sequences or a smaller --kv-cache-dtype needs less.",
+        plan.path, misfit->batch == 1 ? "1 sequence" : fmt::format("{} sequences", misfit->batch),
+        misfit->ctx, misfit->batch == 1 ? "needs" : "need", human_bytes(needed),
+        human_bytes(plan.memory.available)));
   }
-  return fits && plan.problems.empty() ? 0 : 1;
+  return misfit ? 1 : 0;
 }
 
 }  // namespace
@@ -101,13 +135,15 @@ Command fit_command() {
   Command command{"fit", "the memory it needs, and the longest context that fits"};
   command.about =
       "Compares the memory a model needs (weights, the peak while loading, the KV cache by context "
-      "and number of sequences) with this machine's. Reads headers only. Exit code 1 when it does "
-      "not fit.";
+      "and number of sequences) with this machine's. Reads headers only. Exit code 1 when what was "
+      "asked for does not fit: each --batch (one sequence without it) at --ctx tokens, or without "
+      "--ctx at any context of the table.";
   command.examples = {
       "nibble fit smollm2",
       "nibble fit ./Llama-3-8B-AWQ --ctx 32768 --batch 1,8 --kv-cache-dtype fp8_e4m3",
   };
-  Option batch{"--batch", "N,N", "numbers of sequences at once", &arguments->batch};
+  Option batch{"--batch", "N,N", "numbers of sequences at once", &arguments->batch,
+               "1; 4 and 16 are shown"};
   batch.low = 1;
   batch.high = 65536;
   command.groups = {{"arguments", {model_argument(arguments->model), batch}},

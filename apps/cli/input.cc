@@ -10,6 +10,8 @@
 #include <cstring>
 #include <memory>
 
+#include "cli/table.h"
+
 namespace nibble::cli {
 
 Result<std::string> read_stdin() {
@@ -47,12 +49,28 @@ Result<std::string> read_text_file(const std::string& path) {
   return text;
 }
 
+Result<void> check_utf8(std::string_view text, std::string_view what) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = character_length(text.substr(at));
+    if (length == 0) {
+      return fail(ErrorCode::kCorrupt, fmt::format("{} is not UTF-8 at byte {} (0x{:02x}).", what,
+                                                   at, static_cast<unsigned char>(text[at])));
+    }
+    at += length;
+  }
+  return {};
+}
+
+Result<void> check_out(std::string_view out, bool json) {
+  if (out != "-" || !json) return {};
+  return fail(ErrorCode::kUsage, "--out - and --json both write to stdout: leave out one of them.");
+}
+
 Result<std::vector<int32_t>> parse_tokens(std::string_view text, std::string_view option) {
   std::vector<int32_t> tokens;
-  size_t at = 0;
+  constexpr std::string_view kBlanks = " \t\n";
+  size_t at = std::min(text.find_first_not_of(kBlanks), text.size());
   while (true) {
-    at = std::min(text.find_first_not_of(", \t\n", at), text.size());
-    if (at == text.size()) break;
     const size_t end = std::min(text.find_first_of(", \t\n", at), text.size());
     const std::string_view word = text.substr(at, end - at);
     int32_t id = 0;
@@ -62,11 +80,10 @@ Result<std::vector<int32_t>> parse_tokens(std::string_view text, std::string_vie
                   fmt::format("{}: expected token ids like 1,2,3, found \"{}\".", option, word));
     }
     tokens.push_back(id);
-    at = end;
-  }
-  if (tokens.empty()) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("{}: expected token ids like 1,2,3, found none.", option));
+    // A comma, blanks, or both part two ids; behind a comma one must follow.
+    at = std::min(text.find_first_not_of(kBlanks, end), text.size());
+    if (at == text.size()) break;
+    if (text[at] == ',') at = std::min(text.find_first_not_of(kBlanks, at + 1), text.size());
   }
   return tokens;
 }

@@ -73,6 +73,7 @@ std::string rows_text(const Model& model, const std::vector<LogitsRow>& rows) {
 
 Result<int> show_logits(const Arguments& arguments) {
   set_voice(arguments.voice);
+  NIBBLE_TRY(check_out(arguments.out, arguments.voice.json));
   NIBBLE_ASSIGN(const std::vector<int32_t> tokens, parse_tokens(arguments.tokens, "--tokens"));
   const CatchInterrupt interrupt;
   NIBBLE_ASSIGN(const Model model, open_model(arguments.model, arguments.options, interrupt));
@@ -100,8 +101,8 @@ Result<int> show_logits(const Arguments& arguments) {
   if (interrupt.requested()) return kInterrupted;
   if (writer) {
     NIBBLE_TRY(writer->finish());
-    note(fmt::format("wrote {}: float32 ({}, {})", arguments.out, tokens.size(),
-                     model.vocab_size()));
+    note(fmt::format("wrote {}: float32 ({}, {})", arguments.out == "-" ? "stdout" : arguments.out,
+                     tokens.size(), model.vocab_size()));
   }
   if (!wants_top) return 0;
   return finish(arguments.voice.json ? logits_json(model.vocab_size(), rows, arguments.out)
@@ -128,7 +129,7 @@ Command logits_command() {
   command.groups = {{"arguments",
                      {model_argument(arguments->model),
                       tokens,
-                      {"-o,--out", "FILE", "write a .npy file", &arguments->out}}},
+                      {"-o,--out", "FILE", "write a .npy file; - is stdout", &arguments->out}}},
                     model_options(arguments->options),
                     voice_options(arguments->voice)};
   command.run = [arguments] { return show_logits(*arguments); };

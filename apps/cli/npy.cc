@@ -27,13 +27,16 @@ std::string npy_header(int64_t rows, int64_t columns) {
 namespace {
 
 Failure cannot_write(const std::string& path) {
+  if (path == "-") {
+    return fail(ErrorCode::kIo, fmt::format("stdout could not be written: {}", strerror(errno)));
+  }
   return fail(ErrorCode::kIo, fmt::format("{}: could not be written: {}", path, strerror(errno)));
 }
 
 }  // namespace
 
 Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64_t columns) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
+  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
   if (file == nullptr) return cannot_write(path);
   NpyWriter writer(path, file, rows * columns);
   const std::string header = npy_header(rows, columns);
@@ -44,14 +47,17 @@ Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64
 }
 
 NpyWriter::~NpyWriter() {
-  if (file_ == nullptr) return;
+  if (file_ == nullptr || path_ == "-") return;
   file_.reset();
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path_, ignored)) std::filesystem::remove(path_, ignored);
 }
 
 Result<void> NpyWriter::append(std::span<const float> values) {
-  if (std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) != values.size()) {
+  const bool closed = path_ == "-" && std::ferror(stdout) != 0;  // whoever read it went away
+  if (!closed &&
+      std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) != values.size() &&
+      !(path_ == "-" && errno == EPIPE)) {
     return cannot_write(path_);
   }
   missing_ -= static_cast<int64_t>(values.size());
@@ -63,7 +69,9 @@ Result<void> NpyWriter::finish() {
     return fail(ErrorCode::kIo,
                 fmt::format("{}: {} values are missing at its end.", path_, missing_));
   }
-  if (std::fflush(file_.get()) != 0) return cannot_write(path_);
+  if (std::fflush(file_.get()) != 0 && !(path_ == "-" && errno == EPIPE)) {
+    return cannot_write(path_);
+  }
   file_.reset();
   return {};
 }

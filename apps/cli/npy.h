@@ -19,7 +19,8 @@ namespace nibble::cli {
 // Everything before the data of a float32 array of this shape, in C order.
 std::string npy_header(int64_t rows, int64_t columns);
 
-// A float32 (rows, columns) array, written row by row. A file that is not finished is removed.
+// A float32 (rows, columns) array, written row by row; "-" is stdout. A file that is not finished
+// is removed.
 class NpyWriter {
  public:
   static Result<NpyWriter> create(const std::string& path, int64_t rows, int64_t columns);
@@ -33,7 +34,9 @@ class NpyWriter {
 
  private:
   struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
+    void operator()(std::FILE* file) const {
+      if (file != stdout) std::fclose(file);
+    }
   };
   NpyWriter(std::string path, std::FILE* file, int64_t values)
       : path_(std::move(path)), file_(file), missing_(values) {}

@@ -49,7 +49,7 @@ OptionGroup sampling_options(GenerateOptions& options) {
               number("-n,--max-tokens", "tokens to generate", &options.max_tokens,
                      "until the model stops or the context ends", -1),
               number("--temp", "temperature; 0 is greedy and reproducible", &options.temperature,
-                     from_model + "0.8", 0),
+                     from_model + "0.8", 0, 1000),
               number("--top-k", "sample among the K likeliest; 0 switches it off", &options.top_k,
                      from_model + "40", 0),
               number("--top-p", "sample within this probability; 1 switches it off", &options.top_p,
@@ -57,7 +57,7 @@ OptionGroup sampling_options(GenerateOptions& options) {
               number("--min-p", "drop tokens below this share of the likeliest", &options.min_p,
                      "0", 0, 1),
               number("--repeat-penalty", "divide the logits of tokens already there",
-                     &options.repeat_penalty, from_model + "1", 0),
+                     &options.repeat_penalty, from_model + "1", 0, 1000),
               number("--seed", "of the random numbers", &options.seed, "", 0),
               {"--stop", "TEXT", "end before this text; may be repeated", &options.stop},
           }};
@@ -68,7 +68,7 @@ OptionGroup model_options(Options& options) {
       "model",
       {
           number("-c,--ctx", "context length in tokens", &options.ctx,
-                 options.ctx == 0 ? "the model's own, cut to what fits" : "", 1),
+                 options.ctx == 0 ? "the model's own, cut to what fits" : "", 1, 1 << 30),
           number("-t,--threads", "threads", &options.threads,
                  options.threads == 0 ? "the physical cores this process may use" : "", 1, 4096),
           {"--device", "cpu|cuda[:I]", "where it runs", &options.device,
@@ -168,9 +168,14 @@ Result<std::vector<std::string>> shell_words(std::string_view text) {
 
 }  // namespace
 
-Result<void> apply_option_string(std::string_view text, Options& options) {
+Result<void> apply_option_string(const std::string& option, std::string_view text,
+                                 Options& options) {
   NIBBLE_ASSIGN(std::vector<std::string> words, shell_words(text));
-  NIBBLE_TRY(parse_options({model_options(options)}, words, fmt::format("\"{}\"", text)));
+  if (auto ok = parse_options({model_options(options)}, words, option); !ok) {
+    const std::string& message = ok.error().message;  // not each kind of it names the option
+    const bool named = message.rfind(option, 0) == 0;
+    return fail(ErrorCode::kUsage, named ? message : fmt::format("{}: {}", option, message));
+  }
   return check(options);
 }
 

@@ -32,6 +32,8 @@ Result<void> check(const Options& options);
 std::string resolve_model(const std::string& model);
 
 // Applies the options in `text` ("--isa reference --threads 1", quotes as in a shell) to `options`.
-Result<void> apply_option_string(std::string_view text, Options& options);
+// `option`, whose value the text is, stands in the errors.
+Result<void> apply_option_string(const std::string& option, std::string_view text,
+                                 Options& options);
 
 }  // namespace nibble::cli

@@ -31,7 +31,7 @@ Result<Number> to_number(const Option& option, const std::string& text) {
       value > option.high) {
     const std::string range = std::isinf(option.high)
                                   ? fmt::format("of at least {:g}", option.low)
-                                  : fmt::format("from {:g} to {:g}", option.low, option.high);
+                                  : fmt::format("from {:.12g} to {:.12g}", option.low, option.high);
     return usage(fmt::format("{}: expected {} {}, found {}.", option.name(), kind, range, text));
   }
   return number;

@@ -56,10 +56,16 @@ Result<std::vector<int32_t>> encode_prompt(const Arguments& arguments, const std
 Result<int> run(const Arguments& arguments) {
   set_voice(arguments.voice);
   // What the user asked is checked before seconds are spent on loading.
+  if (!arguments.system.empty() && !arguments.chat) {
+    return fail(ErrorCode::kUsage,
+                "--system is a message of the chat template: give --chat too, or leave it out.");
+  }
   std::vector<int32_t> ids;
   std::string text;
   if (arguments.tokens.empty()) {
     NIBBLE_ASSIGN(text, prompt_text(arguments));
+    NIBBLE_TRY(check_utf8(text, "the prompt"));
+    NIBBLE_TRY(check_utf8(arguments.system, "--system"));
   } else if (arguments.prompt || arguments.chat) {
     return fail(ErrorCode::kUsage, "--tokens stands alone: leave out -p and --chat.");
   } else {

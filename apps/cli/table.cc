@@ -129,9 +129,6 @@ std::string human_seconds(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-namespace {
-
-// Bytes of the well-formed UTF-8 character at the front of `text`, 0 when there is none.
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -151,8 +148,6 @@ size_t character_length(std::string_view text) {
   if (lead == 0xF4 && byte(1) > 0x8F) return 0;  // beyond U+10FFFF
   return length;
 }
-
-}  // namespace
 
 std::string printable(std::string_view text) {
   std::string out;

@@ -45,4 +45,8 @@ std::string human_seconds(double seconds);  // "1:05", "2:03:07"
 // move a terminal's cursor.
 std::string printable(std::string_view text);
 
+// Bytes of the well-formed UTF-8 character at the front of `text` (not empty), 0 when there is
+// none.
+size_t character_length(std::string_view text);
+
 }  // namespace nibble::cli

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/input.h"
 #include "cli/npy.h"
 #include "cli/options.h"
 #include "cli/report_json.h"
@@ -74,6 +75,7 @@ std::string summary_text(const WeightSummary& summary) {
 
 Result<int> show_weights(const Arguments& arguments) {
   set_voice(arguments.voice);
+  NIBBLE_TRY(check_out(arguments.out, arguments.voice.json));
   NIBBLE_TRY(check(arguments.options));
   NIBBLE_ASSIGN(const Matrix matrix,
                 weights(resolve_model(arguments.model), arguments.module, arguments.options));
@@ -81,7 +83,8 @@ Result<int> show_weights(const Arguments& arguments) {
     NIBBLE_ASSIGN(NpyWriter writer, NpyWriter::create(arguments.out, matrix.rows, matrix.columns));
     NIBBLE_TRY(writer.append(matrix.values));
     NIBBLE_TRY(writer.finish());
-    note(fmt::format("wrote {}: float32 ({}, {})", arguments.out, matrix.rows, matrix.columns));
+    note(fmt::format("wrote {}: float32 ({}, {})", arguments.out == "-" ? "stdout" : arguments.out,
+                     matrix.rows, matrix.columns));
     if (!arguments.voice.json) return 0;
   }
   const WeightSummary summary = summarize(matrix, arguments);
@@ -106,7 +109,7 @@ Command weights_command() {
   command.groups = {{"arguments",
                      {model_argument(arguments->model),
                       module,
-                      {"-o,--out", "FILE", "write a .npy file", &arguments->out}}},
+                      {"-o,--out", "FILE", "write a .npy file; - is stdout", &arguments->out}}},
                     model_options(arguments->options),
                     voice_options(arguments->voice)};
   command.run = [arguments] { return show_weights(*arguments); };

@@ -9,7 +9,7 @@
 
 #include "api/model.h"
 #include "generate/sequence.h"
-#include "load/gguf_config.h"
+#include "load/gguf_names.h"
 
 namespace nibble {
 namespace {
@@ -94,7 +94,7 @@ Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int
                 fmt::format("--ctx: a window needs 2 tokens or more, found {}", ctx));
   }
   if (reference != nullptr && reference->vocab_size() != model.vocab_size()) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 fmt::format("the reference has a vocabulary of {} and the model one of {}; they "
                             "cannot be compared",
                             reference->vocab_size(), model.vocab_size()));
@@ -102,7 +102,7 @@ Result<EvalReport> run_evaluation(const Model& model, std::string_view text, int
   NIBBLE_ASSIGN(std::vector<int32_t> ids, model.tokenizer().encode(text));
   if (ids.size() < 2) {
     return fail(
-        ErrorCode::kUsage,
+        ErrorCode::kUnsupported,
         fmt::format("the text has {} tokens; two are needed for one prediction", ids.size()));
   }
   Tally tally;
@@ -192,7 +192,7 @@ std::map<std::string, const layers::Linear*> linears_of(const layers::Decoder& d
   std::map<std::string, const layers::Linear*> out;
   const auto add = [&out](const layers::Linear& l) { out[load::gguf_module_name(l.name)] = &l; };
   for (const layers::DecoderLayer& l : d.layers) {
-    for (const layers::Linear* x : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) add(*x);
+    for (const layers::Linear* x : l.linears()) add(*x);
   }
   add(d.head());
   return out;
@@ -210,8 +210,8 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
   const auto key = [](std::string_view module) { return load::gguf_module_name(module); };
   const auto capacity = static_cast<int64_t>(tokens.size());
   if (capacity > Sequence::kBatch) {
-    return fail(ErrorCode::kUsage, fmt::format("compare takes at most {} tokens, found {}",
-                                               Sequence::kBatch, capacity));
+    return fail(ErrorCode::kUnsupported, fmt::format("compare takes at most {} tokens, found {}",
+                                                     Sequence::kBatch, capacity));
   }
   NIBBLE_ASSIGN(Sequence run_a, sequence_of(a, capacity));
   NIBBLE_TRY(run_a.append(tokens, {}, {},
@@ -244,11 +244,11 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
   for (const auto& [name, linear_a] : linears_a) {
     const auto found = linears_b.find(name);
     if (found == linears_b.end()) {
-      return fail(ErrorCode::kUsage, fmt::format("{} stands only in the first model", name));
+      return fail(ErrorCode::kUnsupported, fmt::format("{} stands only in the first model", name));
     }
     const layers::Linear& linear_b = *found->second;
     if (linear_a->n() != linear_b.n() || linear_a->k() != linear_b.k()) {
-      return fail(ErrorCode::kUsage,
+      return fail(ErrorCode::kUnsupported,
                   fmt::format("{} is ({}, {}) in the first model and ({}, {}) in "
                               "the second",
                               name, linear_a->n(), linear_a->k(), linear_b.n(), linear_b.k()));

@@ -55,6 +55,13 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   return out;
 }
 
+// The module that the keys and values belong to, as the checkpoint names it:
+// "model.layers.0.self_attn", in a GGUF file "blk.0".
+std::string attention_module(const layers::DecoderSpec& spec, int64_t layer) {
+  const std::string k = spec.module(layers::Part::kK, layer);
+  return k.substr(0, k.rfind('.'));
+}
+
 MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options, int64_t ctx) {
   const layers::DecoderSpec& spec = plan.spec;
   MemoryPlan out;
@@ -71,8 +78,8 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
   // One prompt batch of activations: the widest rows of the decoder, float32.
   constexpr uint64_t kBatch = 512;
   const uint64_t row =
-      static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 2 * spec.heads * spec.head_dim +
-                            2 * spec.kv_heads * spec.head_dim);
+      static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 3 * spec.heads * spec.head_dim +
+                            4 * spec.kv_heads * spec.head_dim);
   out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   constexpr int64_t kMany = 4096;  // pages are whole at this length
   out.kv_per_token =
@@ -107,20 +114,21 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   for (const tensor::TensorInfo& info : checkpoint.tensors()) out.file_bytes += info.bytes;
   for (int64_t i = 0; i < plan.spec.layers; ++i) {
     const std::string type = kernels::name(options.kv_type);
-    out.kv.push_back(
-        {fmt::format("model.layers.{}.self_attn", i), type, type, "default", "default"});
+    out.kv.push_back({attention_module(plan.spec, i), type, type, "default", "default"});
   }
   out.tensors_total = plan.tensors_total;
   out.tensors_used = plan.tensors_used;
   for (const load::UnusedTensor& t : plan.unused) out.unused.push_back({t.name, t.reason});
   out.memory = memory_plan(plan, options, ctx);
-  for (int ranks : {1, 2, 4, 8, 16}) {
-    if (load::check_split(plan, ranks)) out.legal_tp.push_back(ranks);
-  }
+  out.legal_tp = load::legal_splits(plan);
   out.notes = plan.notes;
   for (const std::string& note : checkpoint.notes()) out.notes.push_back(note);
   out.warnings = plan.warnings;
   for (const std::string& warning : checkpoint.warnings()) out.warnings.push_back(warning);
+  if (ctx > out.memory.model_ctx) {
+    out.warnings.push_back(
+        fmt::format("--ctx {}: the model was trained for {} tokens", ctx, out.memory.model_ctx));
+  }
   out.problems = plan.problems;
   if (out.memory.weights + out.memory.other > out.memory.available && out.memory.available > 0) {
     out.problems.push_back(

@@ -27,13 +27,7 @@ std::string joined(const std::vector<std::string>& lines) {
 // The context: what was asked for, else the model's own, cut to what fits in memory.
 Result<int64_t> context_of(const Plan& plan, int64_t asked, std::vector<std::string>& notes) {
   const MemoryPlan& memory = plan.memory;
-  if (asked > 0) {
-    if (asked > memory.model_ctx) {
-      notes.push_back(
-          fmt::format("--ctx {}: the model was trained for {} tokens", asked, memory.model_ctx));
-    }
-    return asked;
-  }
+  if (asked > 0) return asked;
   if (memory.longest_ctx < 1) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("no memory is left for a context: the weights take {} MiB of {} MiB",
@@ -68,7 +62,7 @@ Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Op
   } else {
     impl->tokenizer_error = tokenizer.error().message;
   }
-  impl->eos = api::eos_ids(impl->checkpoint, plan.config, impl->tokenizer_impl.get());
+  NIBBLE_ASSIGN(impl->eos, api::eos_ids(impl->checkpoint, plan.config, impl->tokenizer_impl.get()));
 
   load::FillProgress on_module;
   if (progress) {
@@ -172,6 +166,21 @@ generate::GenerateSettings settings_of(const Model::Impl& model, const GenerateO
   return out;
 }
 
+// A value that makes no sense is the caller's, or else generation_config.json's.
+Result<void> check_sampling(const kernels::SampleSettings& sample, const GenerateOptions& o) {
+  auto ok = kernels::check(sample);
+  if (ok) return ok;
+  kernels::SampleSettings asked;
+  if (o.temperature >= 0) asked.temperature = o.temperature;
+  if (o.top_k >= 0) asked.top_k = o.top_k;
+  if (o.top_p >= 0) asked.top_p = o.top_p;
+  if (o.min_p >= 0) asked.min_p = o.min_p;
+  if (o.repeat_penalty >= 0) asked.repeat_penalty = o.repeat_penalty;
+  NIBBLE_TRY(kernels::check(asked));
+  return fail(ErrorCode::kCorrupt, fmt::format("generation_config.json: {}; the option replaces it",
+                                               ok.error().message));
+}
+
 const char* word(generate::Finish finish) {
   switch (finish) {
     case generate::Finish::kEos:
@@ -205,7 +214,7 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
     };
   }
   const generate::GenerateSettings settings = settings_of(model, options);
-  NIBBLE_TRY(kernels::check(settings.sample));
+  NIBBLE_TRY(check_sampling(settings.sample, options));
   NIBBLE_ASSIGN(generate::Generation made,
                 generate::generate(
                     *sequence, model.tokenizer_impl ? &model.tokenizer_impl->tokenizer : nullptr,

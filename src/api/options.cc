@@ -63,6 +63,28 @@ Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions
   return {};
 }
 
+// Letters that two words have in common, in one piece.
+size_t common_letters(std::string_view a, std::string_view b) {
+  size_t longest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    while (i + longest < a.size() && b.find(a.substr(i, longest + 1)) != b.npos) ++longest;
+  }
+  return longest;
+}
+
+Result<void> check_kernel(const std::string& glob) {
+  if (!kernels::kernel_names(glob).empty()) return {};
+  std::vector<std::string_view> names = kernels::kernel_names("*");
+  const size_t all = names.size();
+  std::stable_sort(names.begin(), names.end(), [&](std::string_view a, std::string_view b) {
+    return common_letters(a, glob) > common_letters(b, glob);
+  });
+  names.resize(std::min<size_t>(names.size(), 3));
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("--kernel {}: none of the {} kernels has such a name; the nearest are {}",
+                          glob.substr(0, 80), all, fmt::join(names, ", ")));
+}
+
 Result<void> refuse_what_is_not_there(const Options& options, bool for_run) {
   if (!options.quantization_config.empty()) {
     return fail(ErrorCode::kUnsupported,
@@ -95,6 +117,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   NIBBLE_TRY(check_device(options.device));
   NIBBLE_TRY(resolve_isa(options, for_run, out.plan));
   NIBBLE_TRY(refuse_what_is_not_there(options, for_run));
+  NIBBLE_TRY(check_kernel(options.kernel));
   out.plan.policy.kernel_glob = options.kernel;
   NIBBLE_ASSIGN(out.plan.policy.precision,
                 value_of<Precision>("--precision", options.precision,

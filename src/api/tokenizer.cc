@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 
 #include "api/options.h"
@@ -69,6 +70,12 @@ Result<text::GgufVocab> vocab_of(const GgufMetadata& meta) {
 
 Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
   if (const GgufMetadata* meta = ckpt.gguf(); meta != nullptr) {
+    if (!meta->has("tokenizer.ggml.model") && !meta->has("tokenizer.ggml.tokens")) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{}: there is no tokenizer in this file; text needs one, --tokens "
+                              "works without",
+                              ckpt.path()));
+    }
     NIBBLE_ASSIGN(text::GgufVocab vocab, vocab_of(*meta));
     return text::Tokenizer::from_gguf(std::move(vocab), meta->where());
   }
@@ -142,14 +149,21 @@ Result<text::ChatTemplate> template_of(const Checkpoint& ckpt, bool has_tools) {
   return text::ChatTemplate::parse(chosen.text, chosen.where);
 }
 
-void add_ids(const base::Json* json, std::string_view key, std::vector<int32_t>& ids) {
+// An id, or a list of ids. One that no vocabulary has (-1) never comes up.
+Result<void> add_ids(const base::Json* json, std::string_view key, std::vector<int32_t>& ids) {
   const base::Json* v = json == nullptr ? nullptr : json->find_set(key);
-  if (v == nullptr) return;
-  if (v->is_int()) ids.push_back(static_cast<int32_t>(v->as_int()));
-  if (!v->is_array()) return;
-  for (const base::Json& item : v->as_array()) {
-    if (item.is_int()) ids.push_back(static_cast<int32_t>(item.as_int()));
+  if (v == nullptr) return {};
+  const base::JsonArray all = v->is_array() ? v->as_array() : base::JsonArray{*v};
+  for (const base::Json& item : all) {
+    const double id = item.is_number() ? item.as_double() : NAN;
+    if (!(std::fabs(id) <= INT32_MAX) || id != std::trunc(id)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: {}: expected a token id or a list of them, found {}",
+                              json->where(), key, item.describe()));
+    }
+    ids.push_back(static_cast<int32_t>(id));
   }
+  return {};
 }
 
 }  // namespace
@@ -166,16 +180,17 @@ Result<std::shared_ptr<const Tokenizer::Impl>> load_tokenizer(const Checkpoint& 
     impl.chat.emplace(std::move(*chat));
   } else {
     impl.chat_error = chat.error().message;
+    impl.chat_missing = chat.error().code == ErrorCode::kNotFound;
   }
   if (auto chat = template_of(ckpt, true); chat) impl.chat_tools.emplace(std::move(*chat));
   return std::make_shared<const Tokenizer::Impl>(std::move(impl));
 }
 
-std::vector<int32_t> eos_ids(const Checkpoint& ckpt, const base::Json& config,
-                             const Tokenizer::Impl* tokenizer) {
+Result<std::vector<int32_t>> eos_ids(const Checkpoint& ckpt, const base::Json& config,
+                                     const Tokenizer::Impl* tokenizer) {
   std::vector<int32_t> ids;
-  add_ids(ckpt.generation_config(), "eos_token_id", ids);
-  add_ids(&config, "eos_token_id", ids);
+  NIBBLE_TRY(add_ids(ckpt.generation_config(), "eos_token_id", ids));
+  NIBBLE_TRY(add_ids(&config, "eos_token_id", ids));
   if (tokenizer != nullptr) {
     const text::SpecialIds& special = tokenizer->tokenizer.special_ids();
     for (const std::optional<int32_t>& id : {special.eos, special.eot}) {
@@ -246,7 +261,13 @@ Result<std::string> Tokenizer::render_chat(std::string_view messages_json,
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   if (localtime_r(&now, &local) != nullptr) variables.now = local;
-  return chat->render(messages, tools_json.empty() ? nullptr : &tools, variables);
+  auto text = chat->render(messages, tools_json.empty() ? nullptr : &tools, variables);
+  // Messages that the template refuses are data: to a program that reads them from a file it is no
+  // wrong use.
+  if (!text && text.error().code == ErrorCode::kUsage) {
+    return fail(ErrorCode::kCorrupt, text.error().message);
+  }
+  return text;
 }
 
 }  // namespace nibble

@@ -20,6 +20,7 @@ struct Tokenizer::Impl {
   std::optional<text::ChatTemplate> chat;
   std::optional<text::ChatTemplate> chat_tools;  // its own template for tools, where there is one
   std::string chat_error;
+  bool chat_missing = true;        // there is none to begin with
   std::string bos_text, eos_text;  // what templates call bos_token and eos_token
 };
 
@@ -29,9 +30,9 @@ namespace api {
 Result<std::shared_ptr<const Tokenizer::Impl>> load_tokenizer(const checkpoint::Checkpoint& ckpt);
 
 // Every id that ends a text, from generation_config.json, config.json, tokenizer_config.json and
-// the GGUF keys. `config` is the model's.
-std::vector<int32_t> eos_ids(const checkpoint::Checkpoint& ckpt, const base::Json& config,
-                             const Tokenizer::Impl* tokenizer);
+// the GGUF keys. `config` is the model's. Error: a value that is no id and no list of ids.
+Result<std::vector<int32_t>> eos_ids(const checkpoint::Checkpoint& ckpt, const base::Json& config,
+                                     const Tokenizer::Impl* tokenizer);
 
 }  // namespace api
 }  // namespace nibble

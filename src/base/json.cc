@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -126,6 +127,7 @@ Json::Json(JsonObject v) : value_(std::make_shared<JsonObject>(std::move(v))) {}
 
 const Json* Json::find(std::string_view key) const {
   if (!is_object()) return nullptr;
+  if (origin_ && origin_->asked) origin_->asked->emplace(origin_->where, key);
   for (const auto& [name, value] : as_object()) {
     if (name == key) return &value;
   }
@@ -159,25 +161,34 @@ void Json::push_back(Json value) {
 
 const std::string& Json::where() const {
   static const std::string none;
-  return where_ ? *where_ : none;
+  return origin_ ? origin_->where : none;
 }
 
 void Json::set_where(std::string where) {
-  set_shared_where(std::make_shared<const std::string>(std::move(where)));
+  set_origin(std::make_shared<const Origin>(Origin{std::move(where), nullptr}));
+}
+
+std::shared_ptr<const Json::Asked> Json::remember_asked() {
+  const auto asked = std::make_shared<Asked>();
+  set_origin(std::make_shared<const Origin>(Origin{where(), asked}));
+  return asked;
 }
 
 // Objects below get their own path, so that a message deep inside still says where it stands. A
 // path stops growing at some length: else a file of long keys above many objects takes their
 // product.
-void Json::set_shared_where(std::shared_ptr<const std::string> where) {
-  where_ = std::move(where);
+void Json::set_origin(std::shared_ptr<const Origin> origin) {
+  origin_ = std::move(origin);
   if (!is_object()) return;
   for (auto& [key, value] : **std::get_if<6>(&value_)) {
     if (!value.is_object()) continue;
-    value.set_shared_where(where_->size() > kLongPath
-                               ? where_
-                               : std::make_shared<const std::string>(fmt::format(
-                                     "{}: {}", *where_, std::string_view(key).substr(0, kShown))));
+    if (origin_->where.size() > kLongPath) {
+      value.set_origin(origin_);
+      continue;
+    }
+    value.set_origin(std::make_shared<const Origin>(
+        Origin{fmt::format("{}: {}", origin_->where, std::string_view(key).substr(0, kShown)),
+               origin_->asked}));
   }
 }
 
@@ -204,6 +215,12 @@ Result<const Json*> Json::member(std::string_view key) const {
 Result<int64_t> Json::get_int(std::string_view key) const {
   NIBBLE_ASSIGN(const Json* v, member(key));
   if (v->is_int()) return v->as_int();
+  // Some exporters write 4.0; beyond 2^53 a double no longer says which integer was meant.
+  constexpr double kExact = 9007199254740992.0;
+  if (v->is_double() && std::fabs(v->as_double()) <= kExact &&
+      v->as_double() == std::trunc(v->as_double())) {
+    return static_cast<int64_t>(v->as_double());
+  }
   return wrong_type(key, "an integer", *v);
 }
 Result<int64_t> Json::get_int_or(std::string_view key, int64_t fallback) const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -81,19 +82,29 @@ class Json {
   const std::string& where() const;
   void set_where(std::string where);
 
+  // From now on each key that is asked for, in this object or one below it, is remembered as
+  // (where(), key), found or not: to know which keys nobody reads. The set is shared; copies of the
+  // document remember in it too, until their place is set anew.
+  using Asked = std::set<std::pair<std::string, std::string>>;
+  std::shared_ptr<const Asked> remember_asked();
+
   std::string dump(int indent = -1) const;
   // A short description for messages: `a string ("30")`, `an object`.
   std::string describe() const;
 
  private:
-  void set_shared_where(std::shared_ptr<const std::string> where);
+  struct Origin {
+    std::string where;
+    std::shared_ptr<Asked> asked;  // null: nothing is remembered
+  };
+  void set_origin(std::shared_ptr<const Origin> origin);
   Result<const Json*> member(std::string_view key) const;
   Failure wrong_type(std::string_view key, const char* expected, const Json& found) const;
 
   std::variant<std::monostate, bool, int64_t, double, std::string, std::shared_ptr<JsonArray>,
                std::shared_ptr<JsonObject>>
       value_;
-  std::shared_ptr<const std::string> where_;
+  std::shared_ptr<const Origin> origin_;
 };
 
 struct JsonLimits {

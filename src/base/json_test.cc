@@ -52,6 +52,15 @@ TEST(json, a_long_key_above_many_objects_does_not_multiply) {
   EXPECT_LT(json->as_object()[0].second.find("7")->where().size(), 200u);
 }
 
+TEST(json, asked_keys_are_remembered_with_their_place) {
+  auto json = parse_json("{\"a\": {\"b\": 1, \"c\": 2}, \"d\": 3}", "c.json");
+  ASSERT_TRUE(json);
+  const auto asked = json->remember_asked();
+  EXPECT_EQ(json->find("a")->find("b")->as_int(), 1);
+  EXPECT_FALSE(json->find_set("absent"));
+  EXPECT_EQ(*asked, (Json::Asked{{"c.json", "a"}, {"c.json", "absent"}, {"c.json: a", "b"}}));
+}
+
 TEST(json, changing_a_copy_leaves_the_original) {
   Json a = Json::object();
   a.set("k", 1);
@@ -59,6 +68,16 @@ TEST(json, changing_a_copy_leaves_the_original) {
   b.set("k", 2);
   EXPECT_EQ(a.find("k")->as_int(), 1);
   EXPECT_EQ(b.find("k")->as_int(), 2);
+}
+
+TEST(json, a_real_that_is_a_whole_number_is_an_integer) {
+  const auto json = parse_json(R"({"bits": 4.0, "half": 4.5, "vast": 1e30})", "f");
+  ASSERT_TRUE(json);
+  EXPECT_EQ(json->get_int("bits").value_or(0), 4);
+  EXPECT_EQ(json->get_int("half").error().message,
+            "f: half: expected an integer, found the number 4.5");
+  EXPECT_EQ(json->get_int("vast").error().message,
+            "f: vast: expected an integer, found the number 1e+30");
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ Failure nothing_found(const std::string& folder, const Names& names) {
                             folder, joined(pickles)));
   }
   if (contains(names, "snapshots")) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: this is a repository of the hub's cache; give one of the folders "
                             "under its \"snapshots\"",
                             folder));
@@ -120,7 +120,7 @@ Result<void> choose_gguf(const Names& ggufs, WeightFiles& out) {
   }
   if (models.empty()) models.swap(projectors);
   if (models.size() != 1) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: the folder holds {} GGUF models ({}); name one of the files",
                             out.folder, models.size(), joined(models)));
   }
@@ -142,7 +142,7 @@ Result<std::string> choose_index(const Names& names, const std::string& folder) 
   if (contains(all, kUsualIndex)) return std::string(kUsualIndex);
   if (all.size() <= 1) return all.empty() ? std::string() : all[0];
   return fail(
-      ErrorCode::kUsage,
+      ErrorCode::kUnsupported,
       fmt::format("{}: {} shard indexes ({}) and none is model.safetensors.index.json; keep "
                   "one of them in the folder",
                   folder, all.size(), joined(all)));
@@ -243,7 +243,7 @@ Result<WeightFiles> one_file(const std::string& path) {
   out.folder = path.substr(0, start);
   const std::string name = path.substr(start);
   if (name.ends_with(".safetensors") || name.ends_with(".json")) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: this is one file of a model; give the folder it stands in", path));
   }
   if (is_pickle(name)) {

@@ -101,10 +101,11 @@ Result<Generation> generate(Sequence& sequence, const text::Tokenizer* tokenizer
                             std::span<const int32_t> prompt, const GenerateSettings& settings,
                             const TextSink& on_text, const PromptProgress& progress) {
   if (tokenizer == nullptr && !settings.stop.empty()) {
-    return fail(ErrorCode::kUsage, "stop strings need a tokenizer, and this checkpoint has none");
+    return fail(ErrorCode::kUnsupported,
+                "stop strings need a tokenizer, and this checkpoint has none");
   }
   if (prompt.empty() && sequence.length() == 0) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 "the prompt has no tokens and the tokenizer adds none; give some text or --tokens");
   }
   Generation out;

@@ -32,14 +32,14 @@ Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const
 
 Result<void> Sequence::check(std::span<const int32_t> tokens) const {
   if (length() + static_cast<int64_t>(tokens.size()) > capacity_) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kUnsupported,
                 fmt::format("{} tokens do not fit: the context holds {} and {} are taken; a longer "
                             "context (--ctx) or a shorter prompt is needed",
                             tokens.size(), capacity_, length()));
   }
   for (int32_t token : tokens) {
     if (token < 0 || token >= decoder_->spec.vocab) {
-      return fail(ErrorCode::kUsage,
+      return fail(ErrorCode::kUnsupported,
                   fmt::format("token id {} is outside the model's vocabulary of {}", token,
                               decoder_->spec.vocab));
     }

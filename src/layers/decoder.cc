@@ -1,5 +1,7 @@
 #include "layers/decoder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -44,25 +46,36 @@ void DecoderCache::truncate(int64_t tokens) {
 
 Result<Runner> Runner::create(const Decoder& decoder, kernels::Ops ops) {
   NIBBLE_ASSIGN(kernels::Rope rope, kernels::Rope::create(decoder.spec.rope));
-  return Runner(decoder, ops, std::move(rope));
+  std::optional<kernels::Rope> window_rope;
+  if (decoder.spec.window_rope) {
+    NIBBLE_ASSIGN(window_rope, kernels::Rope::create(*decoder.spec.window_rope));
+  }
+  return Runner(decoder, ops, std::move(rope), std::move(window_rope));
 }
 
-Runner::Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope)
-    : decoder_(&decoder), ops_(ops), rope_(std::move(rope)) {}
+Runner::Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
+               std::optional<kernels::Rope> window_rope)
+    : decoder_(&decoder), ops_(ops), rope_(std::move(rope)), window_rope_(std::move(window_rope)) {}
 
 Result<void> Runner::reserve(int64_t m) {
   if (m <= capacity_) return {};
   const DecoderSpec& s = decoder_->spec;
+  const int64_t q_width = s.heads * s.head_dim;
+  const int64_t kv_width = s.kv_heads * s.head_dim;
   const std::pair<float**, int64_t> buffers[] = {
       {&x_, s.hidden},
       {&normed_, s.hidden},
       {&delta_, s.hidden},
-      {&q_, s.heads * s.head_dim},
-      {&k_, s.kv_heads * s.head_dim},
-      {&v_, s.kv_heads * s.head_dim},
-      {&mixed_, s.heads * s.head_dim},
-      {&gate_, s.ffn},
-      {&up_, s.ffn},
+      {&beside_, s.parallel ? s.hidden : 0},
+      {&qkv_, s.has(Part::kQkv) ? q_width + 2 * kv_width : 0},
+      {&q_, q_width},
+      {&k_, kv_width},
+      {&v_, kv_width},
+      {&mixed_, q_width},
+      {&gate_, s.has(Part::kGateUp) ? 2 * s.ffn
+               : s.has(Part::kGate) ? s.ffn
+                                    : 0},
+      {&up_, s.has(Part::kUp) ? s.ffn : 0},
   };
   constexpr int64_t kAlign = 16;  // floats: every buffer starts on a cache line
   const auto rounded = [m](int64_t width) { return (m * width + kAlign - 1) / kAlign * kAlign; };
@@ -85,71 +98,194 @@ Result<const float*> Runner::forward(device::Stream& stream, std::span<const int
   const auto m = static_cast<int64_t>(tokens.size());
   const int64_t position = cache.length();
   NIBBLE_TRY(reserve(m));
+  NIBBLE_TRY(embed_tokens(tokens, position));
   NIBBLE_TRY(cache.reserve(position + m));
-  rope_.fill(position, m, length, &rope_rows_);
+  if (s.rotary) rope_.fill(position, m, length, &rope_rows_);
+  if (window_rope_) window_rope_->fill(position, m, length, &window_rope_rows_);
 
-  embed(decoder_->embedding.weight, tokens, x_);  // (m, hidden)
+  pending_ = false;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
-    attention_block(stream, layer, position, m, cache.layer(layer), listener);
-    ffn_block(stream, layer, m, listener);
+    const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+    const float* x = block_input(stream, w.attention_norm, m);
+    attention_block(stream, layer, x, position, m, cache.layer(layer), listener, delta_);
+    if (s.parallel) {
+      if (s.has(Part::kFfnNorm)) {
+        normalize(stream, w.ffn_norm, x_, normed_, m, s.hidden);
+        x = normed_;
+      }
+      ffn_block(stream, layer, x, m, listener, beside_);
+      kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m, s.hidden);
+    } else {
+      pending_ = true;
+      x = block_input(stream, w.ffn_norm, m);
+      ffn_block(stream, layer, x, m, listener, delta_);
+    }
+    pending_ = true;
   }
-  const kernels::RmsNorm norm{decoder_->final_norm.data(), s.hidden, s.norm_eps};
-  kernels::add_rms_norm(stream, ops_, norm, delta_, s.hidden, x_, s.hidden, normed_, s.hidden, m);
+  return block_input(stream, decoder_->final_norm, m);
+}
+
+// x_ = the tokens' embeddings.
+Result<void> Runner::embed_tokens(std::span<const int32_t> tokens, int64_t position) {
+  const DecoderSpec& s = decoder_->spec;
+  const auto m = static_cast<int64_t>(tokens.size());
+  embed(decoder_->embedding.weight, tokens, x_);
+  if (s.embedding_scale != 1) kernels::scale_by(ops_, s.embedding_scale, x_, m * s.hidden);
+  if (!s.has(Part::kPositions)) return {};
+  const int64_t rows = decoder_->positions.n() - s.first_position;
+  if (position + m > rows) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("{} tokens are more than the {} that the model has learned positions "
+                            "for; a shorter context (--ctx {}) is needed",
+                            position + m, rows, rows));
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    kernels::unpack_row(decoder_->positions.weight, s.first_position + position + i, normed_);
+    ops_.activation->add_to(normed_, s.hidden, x_ + i * s.hidden);
+  }
+  return {};
+}
+
+// Adds what the block before left to the residual stream, and normalizes it for the next.
+const float* Runner::block_input(device::Stream& stream, const Norm& norm, int64_t m) {
+  const DecoderSpec& s = decoder_->spec;
+  const bool add = std::exchange(pending_, false);
+  if (add && s.residual_scale != 1) {
+    kernels::scale_by(ops_, s.residual_scale, delta_, m * s.hidden);
+  }
+  if (add && s.norm == NormKind::kRms && !norm.weight.empty()) {
+    const kernels::RmsNorm rms{norm.weight.data(), s.hidden, s.norm_eps};
+    kernels::add_rms_norm(stream, ops_, rms, delta_, s.hidden, x_, s.hidden, normed_, s.hidden, m);
+    return normed_;
+  }
+  if (add) kernels::add_to(stream, ops_, delta_, s.hidden, x_, s.hidden, m, s.hidden);
+  if (norm.weight.empty()) return x_;
+  normalize(stream, norm, x_, normed_, m, s.hidden);
   return normed_;
 }
 
-// The residual of the block before (delta_) is added on the way into each norm.
-void Runner::attention_block(device::Stream& stream, int64_t layer, int64_t position, int64_t m,
-                             kernels::KvCache& cache, const Listener& listener) {
+// x and y are (m, width), contiguous; y may be x.
+void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x, float* y,
+                       int64_t m, int64_t width) {
+  const DecoderSpec& s = decoder_->spec;
+  if (s.norm == NormKind::kRms) {
+    const kernels::RmsNorm rms{norm.weight.data(), width, s.norm_eps};
+    kernels::rms_norm(stream, ops_, rms, x, width, y, width, m);
+  } else {
+    const float* bias = norm.bias.empty() ? nullptr : norm.bias.data();
+    const kernels::LayerNorm layer{norm.weight.data(), bias, width, s.norm_eps};
+    kernels::layer_norm(stream, ops_, layer, x, width, y, width, m);
+  }
+}
+
+// q_, k_ and v_ of x, each contiguous.
+void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x, int64_t m,
+                         const Listener& listener) {
+  const DecoderSpec& s = decoder_->spec;
+  const int64_t q_width = s.heads * s.head_dim;
+  const int64_t kv_width = s.kv_heads * s.head_dim;
+  if (!s.has(Part::kQkv)) {
+    const LinearOutput qkv[] = {{&w.q, q_, q_width}, {&w.k, k_, kv_width}, {&w.v, v_, kv_width}};
+    apply(stream, qkv, x, s.hidden, m);
+    tell(listener, w.q, q_, m);
+    tell(listener, w.k, k_, m);
+    tell(listener, w.v, v_, m);
+    return;
+  }
+  const int64_t width = q_width + 2 * kv_width;
+  const LinearOutput qkv[] = {{&w.qkv, qkv_, width}};
+  apply(stream, qkv, x, s.hidden, m);
+  tell(listener, w.qkv, qkv_, m);
+  // Head by head (kHeads): as many runs of one head each as there are heads.
+  const int64_t runs = s.qkv_order == QkvOrder::kHeads ? s.heads : 1;
+  const std::pair<float*, int64_t> targets[] = {{q_, q_width}, {k_, kv_width}, {v_, kv_width}};
+  stream.pool().parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* from = qkv_ + i * width;
+      for (int64_t run = 0; run < runs; ++run) {
+        for (const auto& [to, row] : targets) {
+          std::copy_n(from, row / runs, to + i * row + run * (row / runs));
+          from += row / runs;
+        }
+      }
+    }
+  });
+}
+
+void Runner::attention_block(device::Stream& stream, int64_t layer, const float* x,
+                             int64_t position, int64_t m, kernels::KvCache& cache,
+                             const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
-  const kernels::RmsNorm norm{w.attention_norm.data(), s.hidden, s.norm_eps};
-  if (layer == 0) {
-    kernels::rms_norm(stream, ops_, norm, x_, s.hidden, normed_, s.hidden, m);
-  } else {
-    kernels::add_rms_norm(stream, ops_, norm, delta_, s.hidden, x_, s.hidden, normed_, s.hidden, m);
+  const int64_t window = s.windows[static_cast<size_t>(layer)];
+  project_qkv(stream, w, x, m, listener);
+  if (s.has(Part::kQNorm)) {
+    // Heads lie one after another, so that (m, heads * head_dim) is also (m * heads, head_dim).
+    const bool whole = s.qk_norm_whole_row;
+    normalize(stream, w.q_norm, q_, q_, whole ? m : m * s.heads, whole ? q_width : s.head_dim);
+    normalize(stream, w.k_norm, k_, k_, whole ? m : m * s.kv_heads, whole ? kv_width : s.head_dim);
   }
-  const LinearOutput qkv[] = {{&w.q, q_, q_width}, {&w.k, k_, kv_width}, {&w.v, v_, kv_width}};
-  apply(stream, qkv, normed_, s.hidden, m);
-  tell(listener, w.q, q_, m);
-  tell(listener, w.k, k_, m);
-  tell(listener, w.v, v_, m);
-
-  kernels::rotate(stream, ops_, rope_rows_, q_, q_width, s.heads, s.head_dim);
-  kernels::rotate(stream, ops_, rope_rows_, k_, kv_width, s.kv_heads, s.head_dim);
+  if (s.rotary) {
+    const kernels::RopeRows& rows = window_rope_ && window > 0 ? window_rope_rows_ : rope_rows_;
+    kernels::rotate(stream, ops_, rows, q_, q_width, s.heads, s.head_dim);
+    kernels::rotate(stream, ops_, rows, k_, kv_width, s.kv_heads, s.head_dim);
+  }
   cache.append(stream, ops_, k_, kv_width, v_, kv_width, m);
   const kernels::AttentionConfig config{.heads = s.heads,
                                         .scale = s.attention_scale,
-                                        .window = s.windows[static_cast<size_t>(layer)]};
+                                        .soft_cap = s.attention_soft_cap,
+                                        .window = window};
   kernels::attention(stream, ops_, config, cache, q_, q_width, position, m, mixed_, q_width);
 
-  const LinearOutput o[] = {{&w.o, delta_, s.hidden}};
+  const LinearOutput o[] = {{&w.o, out, s.hidden}};
   apply(stream, o, mixed_, q_width, m);
-  tell(listener, w.o, delta_, m);
+  tell(listener, w.o, out, m);
+  if (s.has(Part::kPostAttentionNorm)) {
+    normalize(stream, w.post_attention_norm, out, out, m, s.hidden);
+  }
 }
 
-void Runner::ffn_block(device::Stream& stream, int64_t layer, int64_t m, const Listener& listener) {
+void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x, int64_t m,
+                       const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
-  const kernels::RmsNorm norm{w.ffn_norm.data(), s.hidden, s.norm_eps};
-  kernels::add_rms_norm(stream, ops_, norm, delta_, s.hidden, x_, s.hidden, normed_, s.hidden, m);
-
-  const LinearOutput gate_up[] = {{&w.gate, gate_, s.ffn}, {&w.up, up_, s.ffn}};
-  apply(stream, gate_up, normed_, s.hidden, m);
-  tell(listener, w.gate, gate_, m);
-  tell(listener, w.up, up_, m);
-  kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m,
-                          s.ffn);
-  const LinearOutput down[] = {{&w.down, delta_, s.hidden}};
-  apply(stream, down, gate_, s.ffn, m);
-  tell(listener, w.down, delta_, m);
+  float* inner = gate_;  // (m, ffn) with the stride inner_stride
+  int64_t inner_stride = s.ffn;
+  if (s.has(Part::kGateUp)) {
+    inner_stride = 2 * s.ffn;
+    const LinearOutput gate_up[] = {{&w.gate_up, gate_, inner_stride}};
+    apply(stream, gate_up, x, s.hidden, m);
+    tell(listener, w.gate_up, gate_, m);
+    kernels::activate_gated(stream, ops_, s.activation, gate_, inner_stride, gate_ + s.ffn,
+                            inner_stride, gate_, inner_stride, m, s.ffn);
+  } else if (s.has(Part::kGate)) {
+    const LinearOutput gate_up[] = {{&w.gate, gate_, s.ffn}, {&w.up, up_, s.ffn}};
+    apply(stream, gate_up, x, s.hidden, m);
+    tell(listener, w.gate, gate_, m);
+    tell(listener, w.up, up_, m);
+    kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m,
+                            s.ffn);
+  } else {
+    inner = up_;
+    const LinearOutput up[] = {{&w.up, up_, s.ffn}};
+    apply(stream, up, x, s.hidden, m);
+    tell(listener, w.up, up_, m);
+    kernels::activate(stream, ops_, s.activation, up_, s.ffn, up_, s.ffn, m, s.ffn);
+  }
+  const LinearOutput down[] = {{&w.down, out, s.hidden}};
+  apply(stream, down, inner, inner_stride, m);
+  tell(listener, w.down, out, m);
+  if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m, s.hidden);
 }
 
 void Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
-  const LinearOutput head[] = {{&decoder_->head(), out, decoder_->spec.vocab}};
-  apply(stream, head, hidden, decoder_->spec.hidden, m);
+  const DecoderSpec& s = decoder_->spec;
+  const LinearOutput head[] = {{&decoder_->head(), out, s.vocab}};
+  apply(stream, head, hidden, s.hidden, m);
+  if (s.logit_scale != 1) kernels::scale_by(ops_, s.logit_scale, out, m * s.vocab);
+  if (s.logit_soft_cap > 0) kernels::soft_cap(ops_, s.logit_soft_cap, out, m * s.vocab);
 }
 
 }  // namespace nibble::layers

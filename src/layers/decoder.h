@@ -5,8 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "device/stream.h"
@@ -18,41 +21,96 @@
 
 namespace nibble::layers {
 
-// The tensors of a decoder by their part; names hold "{}" where the layer's number goes.
+// The tensors of a decoder by their part, in the order a token meets them.
 enum class Part : uint8_t {
   kEmbedding,
-  kFinalNorm,
-  kLmHead,
+  kPositions,  // learned positions (OPT)
   kAttentionNorm,
   kQ,
   kK,
   kV,
+  kQkv,  // the three in one tensor
+  kQNorm,
+  kKNorm,
   kO,
+  kPostAttentionNorm,  // of what attention adds (Gemma 2, OLMo 2)
   kFfnNorm,
   kGate,
   kUp,
+  kGateUp,  // the two in one tensor, gate first
   kDown,
+  kPostFfnNorm,
+  kFinalNorm,
+  kLmHead,
   kCount,
 };
-using PartNames = std::array<std::string, static_cast<size_t>(Part::kCount)>;
 
-// "model.layers.{}.self_attn.q_proj" and so on.
+// What each part is called in the checkpoint, "{}" where the layer's number goes: "model.norm",
+// "model.layers.{}.mlp.up_proj". A part without a name is one that the model does not have.
+class PartNames {
+ public:
+  PartNames() = default;
+  PartNames(std::initializer_list<std::pair<Part, std::string_view>> names) {
+    for (const auto& [part, name] : names) (*this)[part] = name;
+  }
+  std::string& operator[](Part part) { return names_[static_cast<size_t>(part)]; }
+  const std::string& operator[](Part part) const { return names_[static_cast<size_t>(part)]; }
+
+ private:
+  std::array<std::string, static_cast<size_t>(Part::kCount)> names_;
+};
+
+// Llama's: norms before attention and before a gated MLP, everything in its own tensor.
 PartNames llama_part_names();
 
+enum class NormKind : uint8_t { kRms, kLayer };
+// The rows of a fused kQkv: all of q, then all of k, then all of v; or head by head q, k, v.
+enum class QkvOrder : uint8_t { kParts, kHeads };
+
+// One block, with every field at its default:
+//
+//   x += residual_scale * o(attention(rope(q(n1 x)), rope(k(n1 x)), v(n1 x)))
+//   x += residual_scale * down(activation(gate(n2 x)) * up(n2 x))
+//
+// Which norms there are, whether projections are fused and whether the MLP has a gate is said by
+// the names: see PartNames.
 struct DecoderSpec {
   std::string architecture;
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   int64_t max_positions = 0;  // max_position_embeddings
   int64_t context = 0;        // tokens the model is made for, rope_scaling included
-  float norm_eps = 1e-6f;
-  float attention_scale = 1.0f;
-  kernels::Activation activation = kernels::Activation::kSilu;
-  kernels::RopeConfig rope;
-  std::vector<int64_t> windows;  // per layer: tokens a query sees, itself included; 0 is all
-  bool tied_embeddings = false;
-  bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  PartNames names = llama_part_names();
 
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 1e-6f;
+  bool norm_bias = false;
+  bool norm_adds_one = false;      // the stored weights are w - 1 (Gemma)
+  bool qk_norm_whole_row = false;  // q and k are normalized over all heads at once, not one by one
+
+  float attention_scale = 1.0f;
+  float attention_soft_cap = 0;  // 0: none
+  std::vector<int64_t> windows;  // per layer: tokens a query sees, itself included; 0 is all
+  QkvOrder qkv_order = QkvOrder::kParts;
+  bool rotary = true;
+  kernels::RopeConfig rope;
+  std::optional<kernels::RopeConfig> window_rope;  // of the layers with a window, if not `rope`
+  int64_t first_position = 0;                      // the row of kPositions for token 0
+
+  kernels::Activation activation = kernels::Activation::kSilu;
+  bool parallel = false;  // attention and MLP read the same x; without an FFN norm, the same n1 x
+  float embedding_scale = 1, residual_scale = 1, logit_scale = 1;
+  float logit_soft_cap = 0;  // 0: none
+
+  bool tied_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false, head_bias = false;
+  PartNames names = llama_part_names();
+  std::string other_head_name;  // how some files of the family call the head
+
+  // Tensors that other parts of the checkpoint's model need: a segment of their names, the reason.
+  std::vector<std::pair<std::string, std::string>> unused;
+  // What the reader of the config should know: keys without effect.
+  std::vector<std::string> notes;
+
+  bool has(Part part) const { return !names[part].empty(); }
   std::string module(Part part, int64_t layer = 0) const;
 };
 
@@ -62,25 +120,49 @@ struct DeclaredLinear {
   int64_t layer;
   int64_t n, k;
   bool bias;
+  std::vector<int64_t> parts;  // outputs of each part of a fused one
 };
-// Embedding and lm_head are not among them.
+// Embedding, positions and lm_head are not among them.
 std::vector<DeclaredLinear> declared_linears(const DecoderSpec& spec);
 
-// One block's weights.
+// A norm that the spec asks for: a weight of `size` floats, and a bias if spec.norm_bias.
+struct DeclaredNorm {
+  Part part;
+  int64_t layer;
+  int64_t size;
+};
+std::vector<DeclaredNorm> declared_norms(const DecoderSpec& spec);
+
+// One norm's weights; empty when the model has none at this place.
+struct Norm {
+  std::vector<float> weight;  // ones already added (norm_adds_one)
+  std::vector<float> bias;    // empty without norm_bias
+};
+
+// One block's weights; parts that the spec has no name for are empty.
 struct DecoderLayer {
-  std::vector<float> attention_norm;  // (hidden)
-  Linear q, k, v, o;
-  std::vector<float> ffn_norm;  // (hidden)
-  Linear gate, up, down;
+  Norm attention_norm;  // (hidden)
+  Linear q, k, v, qkv;
+  Norm q_norm, k_norm;  // (head_dim), or whole rows
+  Linear o;
+  Norm post_attention_norm;  // (hidden)
+  Norm ffn_norm;             // (hidden)
+  Linear gate, up, gate_up, down;
+  Norm post_ffn_norm;  // (hidden)
+
+  Linear& linear(Part part);
+  Norm& norm(Part part);
+  std::vector<const Linear*> linears() const;  // those there are, in a token's order
 };
 
 // A model after loading.
 struct Decoder {
   DecoderSpec spec;
   Linear embedding;  // (vocab, hidden)
+  Linear positions;  // (rows, hidden); empty without learned positions
   std::vector<DecoderLayer> layers;
-  std::vector<float> final_norm;  // (hidden)
-  Linear lm_head;                 // empty when spec.tied_embeddings
+  Norm final_norm;  // (hidden)
+  Linear lm_head;   // empty when spec.tied_embeddings
 
   const Linear& head() const { return spec.tied_embeddings ? embedding : lm_head; }
 };
@@ -125,27 +207,40 @@ class Runner {
   void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
 
  private:
-  Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope);
+  Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
+         std::optional<kernels::Rope> window_rope);
   Result<void> reserve(int64_t m);
-  void attention_block(device::Stream& stream, int64_t layer, int64_t position, int64_t m,
-                       kernels::KvCache& cache, const Listener& listener);
-  void ffn_block(device::Stream& stream, int64_t layer, int64_t m, const Listener& listener);
+  Result<void> embed_tokens(std::span<const int32_t> tokens, int64_t position);
+  const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
+  void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
+                 int64_t width);
+  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x, int64_t m,
+                   const Listener& listener);
+  void attention_block(device::Stream& stream, int64_t layer, const float* x, int64_t position,
+                       int64_t m, kernels::KvCache& cache, const Listener& listener, float* out);
+  void ffn_block(device::Stream& stream, int64_t layer, const float* x, int64_t m,
+                 const Listener& listener, float* out);
 
   const Decoder* decoder_;
   kernels::Ops ops_;
   kernels::Rope rope_;
+  std::optional<kernels::Rope> window_rope_;
   kernels::RopeRows rope_rows_;
+  kernels::RopeRows window_rope_rows_;
   int64_t capacity_ = 0;     // rows the buffers below hold
   tensor::Buffer memory_;    // one allocation, cut into the following, each (capacity, ...)
   float* x_ = nullptr;       // hidden: the residual stream
   float* normed_ = nullptr;  // hidden
-  float* delta_ = nullptr;   // hidden: what a block adds
+  float* delta_ = nullptr;   // hidden: what the last block adds; `pending_` until it was added
+  float* beside_ = nullptr;  // hidden: what the MLP of a parallel block adds
+  float* qkv_ = nullptr;     // (heads + 2 kv_heads) * head_dim, where they are fused
   float* q_ = nullptr;       // heads * head_dim
   float* k_ = nullptr;       // kv_heads * head_dim
   float* v_ = nullptr;       // kv_heads * head_dim
   float* mixed_ = nullptr;   // heads * head_dim: the output of attention
-  float* gate_ = nullptr;    // ffn
+  float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
   float* up_ = nullptr;      // ffn
+  bool pending_ = false;
 };
 
 }  // namespace nibble::layers

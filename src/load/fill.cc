@@ -22,19 +22,26 @@ Failure in_layer(const PlannedModule& module, Error error) {
   return fail(std::move(error));
 }
 
-std::vector<float> to_floats(const tensor::TensorView& view) {
-  const int64_t count = tensor::element_count(view.shape).value_or(0);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    if (view.dtype == tensor::DType::kF32) {
-      std::memcpy(&out[static_cast<size_t>(i)], view.data + i * 4, 4);
-    } else {
-      uint16_t code;
-      std::memcpy(&code, view.data + i * 2, 2);
-      out[static_cast<size_t>(i)] =
-          view.dtype == tensor::DType::kF16 ? base::f32_from_f16(code) : base::f32_from_bf16(code);
-    }
+float float_at(const tensor::TensorView& view, int64_t i) {
+  const auto read = [&view, i](auto value) {
+    std::memcpy(&value, view.data + i * static_cast<int64_t>(sizeof value), sizeof value);
+    return value;
+  };
+  switch (view.dtype) {
+    case tensor::DType::kF16:
+      return base::f32_from_f16(read(uint16_t{}));
+    case tensor::DType::kBF16:
+      return base::f32_from_bf16(read(uint16_t{}));
+    case tensor::DType::kF64:
+      return static_cast<float>(read(double{}));
+    default:
+      return read(float{});
   }
+}
+
+std::vector<float> to_floats(const tensor::TensorView& view) {
+  std::vector<float> out(static_cast<size_t>(tensor::element_count(view.shape).value_or(0)));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = float_at(view, static_cast<int64_t>(i));
   return out;
 }
 
@@ -69,41 +76,33 @@ Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module,
   return out;
 }
 
-layers::Linear& linear_of(DecoderLayer& layer, Part part) {
-  switch (part) {
-    case Part::kQ:
-      return layer.q;
-    case Part::kK:
-      return layer.k;
-    case Part::kV:
-      return layer.v;
-    case Part::kO:
-      return layer.o;
-    case Part::kGate:
-      return layer.gate;
-    case Part::kUp:
-      return layer.up;
-    case Part::kDown:
-      return layer.down;
-    default:
-      NIBBLE_CHECK(false && "not a linear part");
-  }
+std::vector<float>& vector_of(Decoder& decoder, const PlannedVector& v) {
+  layers::Norm& norm = v.part == Part::kFinalNorm
+                           ? decoder.final_norm
+                           : decoder.layers[static_cast<size_t>(v.layer)].norm(v.part);
+  return v.bias ? norm.bias : norm.weight;
 }
 
-std::vector<float>& vector_of(Decoder& decoder, const PlannedVector& v) {
-  if (v.part == Part::kFinalNorm) return decoder.final_norm;
-  DecoderLayer& layer = decoder.layers[static_cast<size_t>(v.layer)];
-  return v.part == Part::kAttentionNorm ? layer.attention_norm : layer.ffn_norm;
+Result<std::vector<float>> load_vector(Checkpoint& checkpoint, const layers::DecoderSpec& spec,
+                                       const PlannedVector& v) {
+  NIBBLE_ASSIGN(std::vector<float> values, read_floats(checkpoint, *v.info));
+  if (spec.norm_adds_one && !v.bias) {
+    for (float& value : values) value += 1.0f;
+  }
+  return values;
 }
 
 void place(Decoder& decoder, const PlannedModule& module, Loaded loaded) {
   layers::Linear linear{module.declared.module, std::move(loaded.weight), std::move(loaded.bias)};
   if (module.part == Part::kEmbedding) {
     decoder.embedding = std::move(linear);
+  } else if (module.part == Part::kPositions) {
+    decoder.positions = std::move(linear);
   } else if (module.part == Part::kLmHead) {
     decoder.lm_head = std::move(linear);
   } else {
-    linear_of(decoder.layers[static_cast<size_t>(module.layer)], module.part) = std::move(linear);
+    DecoderLayer& layer = decoder.layers[static_cast<size_t>(module.layer)];
+    layer.linear(module.part) = std::move(linear);
   }
 }
 
@@ -173,10 +172,11 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
   }
   for (const PlannedVector& v : plan.vectors) {
     if (options.dummy) {
-      vector_of(decoder, v).assign(static_cast<size_t>(plan.spec.hidden), 1.0f);
+      const auto size = static_cast<size_t>(tensor::element_count(v.info->shape).value_or(0));
+      vector_of(decoder, v).assign(size, v.bias ? 0.0f : 1.0f);
       continue;
     }
-    NIBBLE_ASSIGN(vector_of(decoder, v), read_floats(checkpoint, *v.info));
+    NIBBLE_ASSIGN(vector_of(decoder, v), load_vector(checkpoint, plan.spec, v));
   }
   if (plan.rope_factors != nullptr && !options.dummy) {
     NIBBLE_ASSIGN(std::vector<float> factors, read_floats(checkpoint, *plan.rope_factors));

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "load/gguf_config.h"
+#include "load/gguf_names.h"
 #include "models/architecture.h"
 
 namespace nibble::load {
@@ -50,13 +51,27 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Applies --override KEY=VALUE; the value is JSON, or else a string. "a.b" reaches into objects.
+// Where the key of an --override stands. Newer configs keep two keys inside rope_parameters, where
+// they outrank those of the same name at the top. Error: one of them for each kind of layer.
+Result<std::string> place_of(const base::Json& config, const std::string& key) {
+  const base::Json* rope = config.find_set("rope_parameters");
+  if (rope == nullptr || (key != "rope_theta" && key != "partial_rotary_factor")) return key;
+  if (rope->find_set("full_attention") != nullptr) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("--override {}: rope_parameters has one for each kind of layer; "
+                            "say rope_parameters.full_attention.{} or "
+                            "rope_parameters.sliding_attention.{}",
+                            key, key, key));
+  }
+  return rope->find_set(key) != nullptr ? "rope_parameters." + key : key;
+}
+
+// Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.
 Result<void> apply_override(base::Json& config, std::string_view key, const std::string& text) {
-  auto parsed = base::parse_json(text, "--override");
-  base::Json value = parsed ? std::move(*parsed) : base::Json(text);
   const size_t dot = key.find('.');
   if (dot == std::string_view::npos) {
-    config.set(std::string(key), std::move(value));
+    auto parsed = base::parse_json(text, "--override");
+    config.set(std::string(key), parsed ? std::move(*parsed) : base::Json(text));
     return {};
   }
   const std::string head(key.substr(0, dot));
@@ -71,6 +86,13 @@ Result<void> apply_override(base::Json& config, std::string_view key, const std:
   return {};
 }
 
+// The value at "a.b", or nullptr.
+const base::Json* find_path(const base::Json& config, std::string_view key) {
+  const size_t dot = key.find('.');
+  const base::Json* found = config.find(key.substr(0, dot));
+  return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
+}
+
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const PlanOptions& options)
@@ -82,17 +104,27 @@ class Planner {
   Result<LoadPlan> run() {
     NIBBLE_TRY(read_config());
     NIBBLE_TRY(find_scheme());
+    NIBBLE_TRY(check_overrides());
     plan_modules();
     check_requested();
     plan_vectors();
     account();
+    note_undeclared_biases();
+    if (checkpoint_.gguf() != nullptr) {
+      for (std::string& problem : plan_.problems) problem = in_gguf_words(checkpoint_, problem);
+    }
     return std::move(plan_);
   }
 
  private:
   Result<void> read_config() {
-    if (checkpoint_.gguf() != nullptr) {
-      NIBBLE_ASSIGN(plan_.config, config_from_gguf(checkpoint_));
+    kernels::PairOrder order = kernels::PairOrder::kHalves;
+    const bool gguf = checkpoint_.gguf() != nullptr;
+    if (gguf) {
+      NIBBLE_ASSIGN(GgufConfig found, config_from_gguf(checkpoint_));
+      plan_.config = std::move(found.config);
+      order = found.order;
+      append(plan_.warnings, found.warnings);
     } else if (checkpoint_.config() != nullptr) {
       plan_.config = *checkpoint_.config();
     } else {
@@ -103,17 +135,120 @@ class Planner {
     }
     const std::string where = plan_.config.where();
     for (const auto& [key, value] : options_.overrides) {
-      NIBBLE_TRY(apply_override(plan_.config, key, value));
+      NIBBLE_ASSIGN(const std::string place, place_of(plan_.config, key));
+      override_places_.push_back(place);
+      stored_.push_back(find_path(plan_.config, place) != nullptr);
+      NIBBLE_TRY(apply_override(plan_.config, place, value));
       plan_.notes.push_back(fmt::format("config key {} overridden with {}", key, value));
     }
     plan_.config.set_where(where);
-    NIBBLE_ASSIGN(plan_.spec, models::declare_model(plan_.config));
-    if (checkpoint_.gguf() != nullptr) {
-      plan_.spec.names = gguf_part_names();
-      // llama.cpp stores the rows of q and k so that neighbours turn together.
-      plan_.spec.rope.order = kernels::PairOrder::kNeighbours;
+    if (!options_.overrides.empty()) asked_ = plan_.config.remember_asked();
+    auto spec = models::declare_model(plan_.config);
+    if (!spec && gguf) {
+      return fail(spec.error().code, in_gguf_words(checkpoint_, spec.error().message));
+    }
+    if (!spec) return fail(std::move(spec).error());
+    plan_.spec = std::move(*spec);
+    append(plan_.notes, plan_.spec.notes);
+    if (gguf) {
+      use_gguf_names(checkpoint_, plan_.spec);
+      plan_.spec.rope.order = order;
+      if (plan_.spec.window_rope) plan_.spec.window_rope->order = order;
+    } else {
+      follow_stored_names();
     }
     return {};
+  }
+
+  // An override that changes nothing is said: of a key that is in the file but not read here as a
+  // warning, of one that is neither as an error, for it is most likely misspelt.
+  Result<void> check_overrides() {
+    const std::string root = plan_.config.where();
+    for (size_t i = 0; i < options_.overrides.size(); ++i) {
+      const std::string& key = options_.overrides[i].first;
+      // Dialects warn of the keys they do not know (quant::check_keys).
+      const bool of_dialect = key.find("quantization_config.") != key.npos ||
+                              key.find("compression_config.") != key.npos;
+      if (of_dialect || key == "eos_token_id" || was_asked(override_places_[i])) continue;
+      if (!stored_[i]) {
+        return fail(ErrorCode::kUsage,
+                    fmt::format("--override {}: {} has no such key and nothing would read it{}",
+                                key, root, nearest_key(key)));
+      }
+      plan_.warnings.push_back(
+          fmt::format("--override {}: nothing reads this key of {}; it has no effect", key, root));
+    }
+    plan_.config.set_where(root);  // no more remembering
+    return {};
+  }
+
+  // "a.b" is the key b of the object a. One that is set whole was asked for if the object was.
+  bool was_asked(std::string_view key) const {
+    std::string place = plan_.config.where();
+    while (true) {
+      const size_t dot = std::min(key.find('.'), key.size());
+      if (asked_->count({place, std::string(key.substr(0, dot))}) == 0) return false;
+      if (dot == key.size()) return true;
+      place += fmt::format(": {}", key.substr(0, dot));
+      key.remove_prefix(dot + 1);
+    }
+  }
+
+  // "; did you mean X?": the key that is read and has the longest beginning or end in common.
+  std::string nearest_key(std::string_view key) const {
+    std::string_view best;
+    size_t most = 4;  // fewer letters in common are chance
+    for (const auto& [place, name] : *asked_) {
+      if (place != plan_.config.where()) continue;
+      size_t front = 0, back = 0;
+      const size_t shorter = std::min(name.size(), key.size());
+      while (front < shorter && name[front] == key[front]) ++front;
+      while (back < shorter - front && name[name.size() - 1 - back] == key[key.size() - 1 - back]) {
+        ++back;
+      }
+      if (front + back > most) most = front + back, best = name;
+    }
+    return best.empty() ? "" : fmt::format("; did you mean {}?", best);
+  }
+
+  // The one stored module whose name ends with the segment `last`; "" when there is none, or more.
+  std::string module_ending_with(std::string_view last) const {
+    std::string found;
+    for (const TensorInfo& info : lookup_.all) {
+      const std::string_view module = std::string_view(info.name).substr(0, info.name.rfind('.'));
+      if (!module.ends_with(last)) continue;
+      const size_t before = module.size() - last.size();
+      if ((before != 0 && module[before - 1] != '.') || module == found) continue;
+      if (!found.empty()) return {};
+      found = module;
+    }
+    return found;
+  }
+
+  // Some checkpoints leave out the prefix of all names (they were saved without the head), others
+  // have one more (the model is a part of a larger one). Where the embedding lies says which.
+  void follow_stored_names() {
+    DecoderSpec& spec = plan_.spec;
+    const auto split = [](const std::string& name) { return name.rfind('.') + 1; };
+    const std::string usual = spec.names[Part::kEmbedding];
+    const std::string last = usual.substr(split(usual));
+    const std::string stored = module_ending_with(last);
+    if (!stored.empty() && stored != usual) {
+      const std::string from = usual.substr(0, split(usual));
+      const std::string to = stored.substr(0, split(stored));
+      for (size_t i = 0; i < static_cast<size_t>(Part::kCount); ++i) {
+        std::string& name = spec.names[static_cast<Part>(i)];
+        if (name.starts_with(from)) name = to + name.substr(from.size());
+      }
+      plan_.notes.push_back(
+          fmt::format("the tensors are called \"{}...\" here, usually \"{}...\"", to, from));
+    }
+    std::string& head = spec.names[Part::kLmHead];
+    for (const std::string& other : {std::string(head), spec.other_head_name}) {
+      if (other.empty()) continue;
+      const std::string found = module_ending_with(other);
+      if (!found.empty()) head = found;
+    }
   }
 
   Result<void> find_scheme() {
@@ -129,6 +264,7 @@ class Planner {
     facts.quantization = source_.dictionary;
     facts.quantization_where = source_.where;
     facts.method = source_.method;
+    facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
@@ -137,6 +273,11 @@ class Planner {
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
+    if (const quant::Scheme* asked = quant::find_scheme(options_.quantization);
+        asked != nullptr && asked != scheme) {
+      plan_.notes.push_back(fmt::format("--quantization {}: the checkpoint is {}, and is read so",
+                                        options_.quantization, scheme->name));
+    }
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, quantization_->warnings);
     return {};
@@ -156,15 +297,18 @@ class Planner {
   void plan_modules() {
     const DecoderSpec& spec = plan_.spec;
     const bool separate_head = has_separate_head();
-    add_module(Part::kEmbedding, 0,
-               {spec.module(Part::kEmbedding), spec.vocab, spec.hidden, false});
-    for (const layers::DeclaredLinear& linear : layers::declared_linears(spec)) {
-      add_module(linear.part, linear.layer,
-                 {spec.module(linear.part, linear.layer), linear.n, linear.k, linear.bias});
+    const auto add = [&](Part part, int64_t layer, int64_t n, int64_t k, bool bias,
+                         std::vector<int64_t> parts = {}) {
+      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts)});
+    };
+    add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
+    if (spec.has(Part::kPositions)) {
+      add(Part::kPositions, 0, spec.max_positions + spec.first_position, spec.hidden, false);
     }
-    if (separate_head) {
-      add_module(Part::kLmHead, 0, {spec.module(Part::kLmHead), spec.vocab, spec.hidden, false});
+    for (const layers::DeclaredLinear& l : layers::declared_linears(spec)) {
+      add(l.part, l.layer, l.n, l.k, l.bias, l.parts);
     }
+    if (separate_head) add(Part::kLmHead, 0, spec.vocab, spec.hidden, spec.head_bias);
   }
 
   // A head that is stored is used, also beside `tie_word_embeddings: true`: evidence beats claim,
@@ -200,7 +344,11 @@ class Planner {
     for (const PlannedTensor& t : module->tensors) {
       used_.insert(t.info);
       if (t.spec.slot == quant::Slot::kUnused) {
+        ++known_unused_;
         plan_.unused.push_back({t.info->name, t.spec.unused});
+      }
+      if (t.spec.slot == quant::Slot::kBias && !module->declared.bias) {
+        if (undeclared_biases_++ == 0) first_undeclared_bias_ = t.info->name;
       }
     }
     plan_.modules.push_back(std::move(*module));
@@ -220,11 +368,10 @@ class Planner {
 
   void plan_vectors() {
     const DecoderSpec& spec = plan_.spec;
-    for (int64_t layer = 0; layer < spec.layers; ++layer) {
-      add_vector(Part::kAttentionNorm, layer, spec.hidden);
-      add_vector(Part::kFfnNorm, layer, spec.hidden);
+    for (const layers::DeclaredNorm& norm : layers::declared_norms(spec)) {
+      add_vector(norm, false);
+      if (spec.norm_bias) add_vector(norm, true);
     }
-    add_vector(Part::kFinalNorm, 0, spec.hidden);
     if (checkpoint_.gguf() != nullptr) {
       plan_.rope_factors = checkpoint_.find("rope_freqs.weight");
       if (plan_.rope_factors != nullptr) {
@@ -236,11 +383,16 @@ class Planner {
           plan_.problems.push_back(ok.error().message);
         }
       }
+      // Read with the config: see gguf_config.cc.
+      for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"}) {
+        if (const TensorInfo* info = checkpoint_.find(name); info != nullptr) used_.insert(info);
+      }
     }
   }
 
-  void add_vector(Part part, int64_t layer, int64_t size) {
-    const std::string name = plan_.spec.module(part, layer) + ".weight";
+  void add_vector(const layers::DeclaredNorm& norm, bool bias) {
+    const std::string name =
+        plan_.spec.module(norm.part, norm.layer) + (bias ? ".bias" : ".weight");
     const TensorInfo* info = checkpoint_.find(name);
     if (info == nullptr) {
       plan_.problems.push_back(
@@ -248,15 +400,15 @@ class Planner {
       return;
     }
     used_.insert(info);
-    const quant::WeightSpec expected{
-        .suffix = name,
-        .dtypes = {tensor::DType::kF32, tensor::DType::kF16, tensor::DType::kBF16},
-        .shape = {size}};
+    const quant::WeightSpec expected{.suffix = name,
+                                     .dtypes = {tensor::DType::kF32, tensor::DType::kF16,
+                                                tensor::DType::kBF16, tensor::DType::kF64},
+                                     .shape = {norm.size}};
     if (auto ok = check_tensor(expected, *info); !ok) {
       plan_.problems.push_back(ok.error().message);
       return;
     }
-    plan_.vectors.push_back({part, layer, info});
+    plan_.vectors.push_back({norm.part, norm.layer, bias, info});
   }
 
   // Every stored tensor is used, known-unused with a reason, or a problem.
@@ -285,7 +437,8 @@ class Planner {
       plan_.problems.push_back(
           fmt::format("{} more tensors that no layer uses", unexplained - kShown));
     }
-    plan_.tensors_used = plan_.tensors_total - static_cast<int64_t>(plan_.unused.size());
+    // `used_` also holds what a layer knows and leaves alone, which stands in `unused` too.
+    plan_.tensors_used = static_cast<int64_t>(used_.size() - known_unused_);
     for (const quant::NameMatcher* matcher : quantization_->matchers()) {
       for (const std::string& rule : matcher->rules_that_matched_nothing()) {
         plan_.notes.push_back(fmt::format("{}: \"{}\" matched no layer", matcher->where(), rule));
@@ -293,13 +446,26 @@ class Planner {
     }
   }
 
+  // Evidence beats claim: a bias that is stored was part of the model that was saved.
+  void note_undeclared_biases() {
+    if (undeclared_biases_ == 0 || checkpoint_.gguf() != nullptr) return;
+    plan_.notes.push_back(fmt::format(
+        "{} layers store a bias that config.json does not declare (the first: {}): they are used",
+        undeclared_biases_, first_undeclared_bias_));
+  }
+
   std::string unused_reason(const TensorInfo& info) const {
     const std::string_view name = info.name;
+    const std::string segments = fmt::format(".{}.", name);
+    for (const auto& [segment, reason] : plan_.spec.unused) {
+      if (segments.find(fmt::format(".{}.", segment)) != segments.npos) return reason;
+    }
     for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
                                "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
       if (name.ends_with(buffer)) return "a buffer that is computed from config.json";
     }
-    for (const char* buffer : {".attn.bias", ".self_attn.bias", ".masked_bias"}) {
+    for (const char* buffer :
+         {".attn.bias", ".attention.bias", ".self_attn.bias", ".masked_bias"}) {
       if (name.ends_with(buffer)) return "a causal mask that older tools saved";
     }
     return quantization_->unused_reason(info);
@@ -312,11 +478,17 @@ class Planner {
   const Checkpoint& checkpoint_;
   const PlanOptions& options_;
   quant::TensorLookup lookup_;
+  std::vector<std::string> override_places_;  // "a.b", of each --override
+  std::vector<bool> stored_;                  // for each override: the file has the key
+  std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
+  size_t known_unused_ = 0;  // of used_
   std::vector<std::string> blamed_;
+  int64_t undeclared_biases_ = 0;
+  std::string first_undeclared_bias_;
 };
 
 }  // namespace
@@ -337,8 +509,9 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     if (info == nullptr) {
       if (!spec.required) continue;
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("the checkpoint has no tensor {}, which a {} layer needs", name,
-                              out.method->scheme()));
+                  fmt::format("the checkpoint has no tensor {}, without which {} weights cannot be "
+                              "read",
+                              name, out.method->scheme()));
     }
     if (spec.slot != quant::Slot::kUnused) {
       NIBBLE_TRY(check_tensor(spec, *info));

@@ -45,10 +45,11 @@ struct PlannedModule {
   uint64_t bytes_memory = 0;
 };
 
-// A vector of floats: a norm's weight.
+// A vector of floats: a norm's weight or bias.
 struct PlannedVector {
   layers::Part part;
   int64_t layer = 0;
+  bool bias = false;
   const tensor::TensorInfo* info = nullptr;
 };
 

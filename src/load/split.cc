@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+#include <vector>
+
 #include "quant/slice.h"
 
 namespace nibble::load {
@@ -13,16 +16,24 @@ quant::Axis axis_of(Part part) {
   return part == Part::kO || part == Part::kDown ? quant::Axis::kK : quant::Axis::kN;
 }
 
+// Each rank holds its share of every part of a fused layer.
 Result<void> check_module(const PlannedModule& module, int ranks) {
   const quant::Axis axis = axis_of(module.part);
   const int64_t size = axis == quant::Axis::kN ? module.declared.n : module.declared.k;
+  std::vector<int64_t> parts = module.declared.parts;
+  if (parts.empty() || axis == quant::Axis::kK) parts = {size};
   for (int rank = 0; rank < ranks; ++rank) {
-    NIBBLE_ASSIGN(const quant::AxisRange range, quant::rank_range(axis, size, rank, ranks));
-    for (const PlannedTensor& t : module.tensors) {
-      if (t.spec.slot == quant::Slot::kUnused) continue;
-      NIBBLE_ASSIGN(const quant::StoredSlice slice,
-                    quant::slice_of(t.spec, t.info->dtype, t.info->shape, axis, size, range));
-      (void)slice;
+    int64_t before = 0;
+    for (int64_t part : parts) {
+      NIBBLE_ASSIGN(quant::AxisRange range, quant::rank_range(axis, part, rank, ranks));
+      range = {range.begin + before, range.end + before};
+      before += part;
+      for (const PlannedTensor& t : module.tensors) {
+        if (t.spec.slot == quant::Slot::kUnused) continue;
+        NIBBLE_ASSIGN(const quant::StoredSlice slice,
+                      quant::slice_of(t.spec, t.info->dtype, t.info->shape, axis, size, range));
+        (void)slice;
+      }
     }
   }
   return {};
@@ -40,12 +51,22 @@ Result<void> check_split(const LoadPlan& plan, int ranks) {
     }
   }
   for (const PlannedModule& module : plan.modules) {
+    if (module.part == Part::kPositions) continue;  // every rank keeps all of it
     if (auto ok = check_module(module, ranks); !ok) {
       return fail(ok.error().code,
                   fmt::format("layer {}: {}", module.declared.module, ok.error().message));
     }
   }
   return {};
+}
+
+std::vector<int> legal_splits(const LoadPlan& plan) {
+  std::vector<int> out;
+  // Key-value heads are not repeated, so no rank can be without one.
+  for (int ranks = 1; ranks <= plan.spec.kv_heads; ++ranks) {
+    if (plan.spec.kv_heads % ranks == 0 && check_split(plan, ranks)) out.push_back(ranks);
+  }
+  return out;
 }
 
 }  // namespace nibble::load

@@ -91,15 +91,194 @@ INSTANTIATE_TEST_SUITE_P(
             "gelu_pytorch_tanh, quick_gelu, relu or relu2"},
         Lie{"tie_word_embeddings", "1",
             "config.json: tie_word_embeddings: expected true or false, found the integer 1"},
-        Lie{"sliding_window", "0",
-            "config.json: sliding_window: expected a size from 1 to 16777216, found 0"},
-        Lie{"architectures", "[]",
-            "config.json: neither \"architectures\" nor \"model_type\" says what kind of model "
-            "this "
-            "is; expected one of LlamaForCausalLM, MistralForCausalLM"},
-        Lie{"architectures", "[\"GPT9\"]",
-            "config.json: architectures: \"GPT9\" is not a model nibble can run yet; it knows "
-            "LlamaForCausalLM, MistralForCausalLM"}));
+        Lie{"rope_parameters", "[]",
+            "config.json: rope_parameters: expected an object, found a list of 0"},
+        Lie{"rope_parameters", R"({"full_attention": {"rope_type": "default"}})",
+            "config.json: rope_parameters: full_attention: parameters for each kind of layer are "
+            "not known for this model"},
+        Lie{"rope_parameters",
+            R"({"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.5})",
+            "config.json: rope_parameters: partial_rotary_factor: 0.5 contradicts the model, which "
+            "turns whole heads"}));
+
+std::string all_architectures() {
+  std::string all;
+  for (std::string_view name : architecture_names()) {
+    all += (all.empty() ? "" : ", ") + std::string(name);
+  }
+  return all;
+}
+
+TEST(config, an_unknown_architecture_is_refused_with_those_that_are_known) {
+  EXPECT_EQ(
+      declare_model(config_with("architectures", "[]")).error().message,
+      "config.json: neither \"architectures\" nor \"model_type\" says what kind of model this "
+      "is; expected one of " +
+          all_architectures());
+  EXPECT_EQ(declare_model(config_with("architectures", "[\"GPT9\"]")).error().message,
+            "config.json: architectures: \"GPT9\" is not a model nibble can run yet; it knows " +
+                all_architectures());
+}
+
+layers::DecoderSpec spec_of(std::string_view json) {
+  auto parsed = base::parse_json(json, "config.json");
+  EXPECT_TRUE(parsed) << parsed.error().message;
+  auto spec = declare_model(*parsed);
+  EXPECT_TRUE(spec) << spec.error().message;
+  return spec ? std::move(*spec) : layers::DecoderSpec();
+}
+
+std::string refusal_of(std::string_view json) {
+  auto spec = declare_model(*base::parse_json(json, "config.json"));
+  return spec ? "not refused" : spec.error().message;
+}
+
+// What every family needs; more keys are put in front.
+std::string small(std::string_view architecture, std::string_view more = "") {
+  return "{\"architectures\": [\"" + std::string(architecture) + "\"], " + std::string(more) +
+         R"("hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8,
+            "intermediate_size": 128, "vocab_size": 100})";
+}
+
+TEST(rope_keys, rope_scaling_is_followed_where_rope_parameters_stands_beside_it) {
+  const auto spec = spec_of(small("LlamaForCausalLM", R"(
+      "rope_scaling": {"type": "linear", "factor": 4}, "rope_theta": 777,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},)"));
+  EXPECT_EQ(spec.rope.type, kernels::RopeType::kLinear);
+  EXPECT_EQ(spec.rope.theta, 777);
+  EXPECT_EQ(spec.notes, std::vector<std::string>{
+                            "config.json: rope_scaling is followed; rope_parameters, which stands "
+                            "beside it, has no effect"});
+}
+
+TEST(rope_keys, an_empty_rope_scaling_says_nothing) {
+  const auto spec = spec_of(small("LlamaForCausalLM", R"(
+      "rope_scaling": {}, "rope_theta": 3,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},)"));
+  EXPECT_EQ(spec.rope.theta, 5e5);
+  EXPECT_TRUE(spec.notes.empty());
+}
+
+TEST(rope_keys, a_llama_turns_whole_heads_whatever_the_factor) {
+  const auto spec = spec_of(small("LlamaForCausalLM", R"("partial_rotary_factor": 0.5,)"));
+  EXPECT_EQ(spec.rope.rotary_dim, 8);
+  EXPECT_EQ(spec.notes,
+            std::vector<std::string>{"config.json: partial_rotary_factor has no effect: a model of "
+                                     "this kind turns whole heads"});
+}
+
+TEST(rope_keys, a_factor_that_leaves_no_pair_is_refused) {
+  EXPECT_EQ(refusal_of(small("PhiForCausalLM", R"("partial_rotary_factor": 0.1,)")),
+            "config.json: partial_rotary_factor: 0.1 of a head of 8 is 0 dimensions; an even "
+            "number of 2 or more is needed to make pairs");
+  EXPECT_EQ(refusal_of(small("PhiForCausalLM", R"("partial_rotary_factor": 0.4,)")),
+            "config.json: partial_rotary_factor: 0.4 of a head of 8 is 3 dimensions; an even "
+            "number of 2 or more is needed to make pairs");
+  EXPECT_EQ(refusal_of(small("GPTNeoXForCausalLM", R"("rotary_pct": 2,)")),
+            "config.json: rotary_pct: expected a number in (0, 1], found 2");
+  EXPECT_EQ(spec_of(small("GPTNeoXForCausalLM")).rope.rotary_dim, 2);
+}
+
+TEST(llama, a_sliding_window_has_no_effect) {
+  const auto spec = spec_of(small("LlamaForCausalLM", R"("sliding_window": 4,)"));
+  EXPECT_EQ(spec.windows, std::vector<int64_t>(8, 0));
+  EXPECT_EQ(spec.notes, std::vector<std::string>{"config.json: sliding_window has no effect: a "
+                                                 "model of this kind does not read it"});
+}
+
+TEST(mistral, takes_the_defaults_of_its_class) {
+  const auto spec = spec_of(small("MistralForCausalLM"));
+  EXPECT_EQ(spec.kv_heads, 8);
+  EXPECT_EQ(spec.max_positions, 131072);
+  EXPECT_EQ(spec.windows, std::vector<int64_t>(8, 4096));
+  const auto whole = spec_of(
+      small("MistralForCausalLM", R"("sliding_window": null, "num_key_value_heads": null,)"));
+  EXPECT_EQ(whole.windows, std::vector<int64_t>(8, 0));
+  EXPECT_EQ(whole.kv_heads, 8);
+}
+
+TEST(mistral, has_no_biases_and_its_window_cannot_be_switched_off) {
+  const auto spec = spec_of(small("MistralForCausalLM", R"(
+      "attention_bias": true, "use_sliding_window": false, "sliding_window": 5,)"));
+  EXPECT_FALSE(spec.qkv_bias);
+  EXPECT_EQ(spec.windows, std::vector<int64_t>(8, 5));
+  EXPECT_EQ(spec.notes, (std::vector<std::string>{
+                            "config.json: attention_bias has no effect: a model of this kind does "
+                            "not read it",
+                            "config.json: use_sliding_window has no effect: sliding_window alone "
+                            "decides"}));
+  EXPECT_EQ(refusal_of(small("MistralForCausalLM", R"("sliding_window": 0,)")),
+            "config.json: sliding_window: expected a size from 1 to 16777216, found 0");
+}
+
+TEST(qwen, windows_are_those_of_the_upper_layers_if_used_at_all) {
+  const std::string keys = R"("num_key_value_heads": 8, "sliding_window": 5,)";
+  EXPECT_EQ(spec_of(small("Qwen2ForCausalLM", keys)).windows, std::vector<int64_t>(8, 0));
+  EXPECT_EQ(spec_of(small("Qwen3ForCausalLM",
+                          keys + R"("use_sliding_window": true, "max_window_layers": 6,)"))
+                .windows,
+            (std::vector<int64_t>{0, 0, 0, 0, 0, 0, 5, 5}));
+}
+
+TEST(gemma2, every_other_layer_has_a_window_unless_layer_types_says_otherwise) {
+  EXPECT_EQ(spec_of(small("Gemma2ForCausalLM", R"("sliding_window": 9,)")).windows,
+            (std::vector<int64_t>{9, 0, 9, 0, 9, 0, 9, 0}));
+  EXPECT_EQ(refusal_of(small("Gemma2ForCausalLM", R"("layer_types": ["full_attention"],)")),
+            "config.json: layer_types: expected 8 entries (num_hidden_layers), found 1");
+  EXPECT_EQ(refusal_of(small("Gemma2ForCausalLM", R"("layer_types": [
+      "chunked", "chunked", "chunked", "chunked", "chunked", "chunked", "chunked", "chunked"],)")),
+            "config.json: layer_types: expected full_attention or sliding_attention, found "
+            "\"chunked\"");
+  EXPECT_EQ(refusal_of(small("Gemma2ForCausalLM", R"("use_bidirectional_attention": true,)")),
+            "config.json: use_bidirectional_attention: true is not supported; nibble runs models "
+            "that read from left to right");
+}
+
+TEST(gemma2, a_soft_cap_is_absent_null_or_given) {
+  EXPECT_EQ(spec_of(small("Gemma2ForCausalLM")).logit_soft_cap, 30);
+  const auto spec = spec_of(small("Gemma2ForCausalLM", R"(
+      "final_logit_softcapping": null, "attn_logit_softcapping": 7,)"));
+  EXPECT_EQ(spec.logit_soft_cap, 0);
+  EXPECT_EQ(spec.attention_soft_cap, 7);
+}
+
+TEST(gemma3, old_and_new_keys_give_both_ropes) {
+  const auto old = spec_of(small("Gemma3ForCausalLM", R"(
+      "rope_theta": 5e5, "rope_local_base_freq": 123, "sliding_window_pattern": 3,
+      "sliding_window": 9, "rope_scaling": {"rope_type": "linear", "factor": 8},)"));
+  EXPECT_EQ(old.rope.theta, 5e5);
+  EXPECT_EQ(old.rope.factor, 8);
+  ASSERT_TRUE(old.window_rope);
+  EXPECT_EQ(old.window_rope->theta, 123);
+  EXPECT_EQ(old.window_rope->type, kernels::RopeType::kDefault);
+  EXPECT_EQ(old.context, 131072);
+  EXPECT_EQ(old.windows, (std::vector<int64_t>{9, 9, 0, 9, 9, 0, 9, 9}));
+  const auto newer = spec_of(small("Gemma3ForCausalLM", R"("rope_parameters": {
+      "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 5e5},
+      "sliding_attention": {"rope_theta": 123}},)"));
+  EXPECT_EQ(newer.rope.theta, 5e5);
+  EXPECT_EQ(newer.rope.factor, 8);
+  EXPECT_EQ(newer.window_rope->theta, 123);
+  const auto bare = spec_of(small("Gemma3ForCausalLM"));
+  EXPECT_EQ(bare.rope.theta, 1e6);
+  EXPECT_EQ(bare.window_rope->theta, 1e4);
+}
+
+TEST(opt, variants_that_no_field_says_are_refused) {
+  const std::string keys = R"("ffn_dim": 128, )";
+  EXPECT_EQ(refusal_of(small("OPTForCausalLM", keys + R"("word_embed_proj_dim": 32,)")),
+            "config.json: word_embed_proj_dim: expected hidden_size (64), found 32: the "
+            "projections of the embedding (project_in, project_out) are not supported");
+  EXPECT_EQ(refusal_of(small("OPTForCausalLM", keys + R"("do_layer_norm_before": false,)")),
+            "config.json: do_layer_norm_before: false is not supported");
+  EXPECT_EQ(refusal_of(small("OPTForCausalLM")), "config.json: key \"ffn_dim\" is missing");
+}
+
+TEST(phi3, knows_longrope_alone) {
+  EXPECT_EQ(
+      refusal_of(small("Phi3ForCausalLM", R"("rope_scaling": {"type": "linear", "factor": 2},)")),
+      "config.json: rope_scaling: expected the type longrope (or none) for this model");
+}
 
 }  // namespace
 }  // namespace nibble::models

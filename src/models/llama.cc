@@ -1,5 +1,5 @@
-// Llama 2 and 3, Mistral, SmolLM2, TinyLlama and their relatives: RMSNorm before attention and
-// before a gated MLP, rotary positions, grouped-query attention.
+// Llama 2 and 3, SmolLM2, TinyLlama and their relatives: RMSNorm before attention and before a
+// gated MLP, rotary positions, grouped-query attention.
 //
 //   x += o(attention(rope(q(n1 x)), rope(k(n1 x)), v(n1 x)))
 //   x += down(silu(gate(n2 x)) * up(n2 x))
@@ -15,7 +15,7 @@ Result<layers::DecoderSpec> llama(const base::Json& config) {
   spec.qkv_bias = attention_bias;
   spec.o_bias = attention_bias;
   spec.mlp_bias = mlp_bias;
-  NIBBLE_TRY(read_sliding_window(config, spec));
+  note_ignored(config, {"sliding_window", "layer_types"}, spec);
   return spec;
 }
 

@@ -26,6 +26,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> config_of(const checkpoint::C
   facts.quantization = source.dictionary;
   facts.quantization_where = source.where;
   facts.method = source.method;
+  facts.hf_quant_config = opened.hf_quant_config();
   facts.tensors = lookup_of(opened);
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
   return scheme->parse(facts);

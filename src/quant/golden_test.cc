@@ -91,7 +91,11 @@ void check_folder(const std::string& folder) {
   std::stringstream text;
   text << file.rdbuf();
   const base::Json wanted = json(text.str(), "weights_crc32.json");
-  const auto values = read_values(folder + "/expected/weights.safetensors");
+  std::map<std::string, std::vector<float>> values;  // small folders have only the CRCs
+  if (const std::string whole = folder + "/expected/weights.safetensors";
+      std::filesystem::exists(whole)) {
+    values = read_values(whole);
+  }
   ASSERT_FALSE(layers_of(folder).empty());
   for (const LinearLayer& layer : layers_of(folder)) {
     const auto weight = load_layer(*opened, **config, layer);
@@ -127,6 +131,12 @@ TEST(golden, every_fp8_folder_dequantizes_as_its_formula_says) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
+  const auto folders = folders_of("modelopt");
+  EXPECT_GE(folders.size(), 15u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
   const auto folders = folders_of("bitsandbytes");
   EXPECT_GE(folders.size(), 10u);
@@ -148,6 +158,12 @@ TEST(golden, every_hqq_folder_dequantizes_as_hqq_does) {
 TEST(golden, every_bitnet_folder_dequantizes_as_transformers_does) {
   const auto folders = folders_of("bitnet");
   EXPECT_GE(folders.size(), 4u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
+  const auto folders = folders_of("compressed_tensors");
+  EXPECT_GE(folders.size(), 32u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 

@@ -236,4 +236,17 @@ std::vector<std::string> NameMatcher::rules_that_matched_nothing() const {
   return out;
 }
 
+std::string fused_name(std::string_view module) {
+  const size_t dot = module.rfind('.');
+  const size_t last = dot == module.npos ? 0 : dot + 1;
+  for (const Fused& fused : kFused) {
+    for (std::string_view part : fused.parts) {
+      if (!part.empty() && module.substr(last) == part) {
+        return fmt::format("{}{}", module.substr(0, last), fused.whole);
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace nibble::quant

@@ -45,4 +45,8 @@ class NameMatcher {
   std::shared_ptr<const Compiled> compiled_;
 };
 
+// The name of the layer that a runtime fuses a module into ("model.layers.0.self_attn.qkv_proj" for
+// its q_proj); empty when it is no part of one.
+std::string fused_name(std::string_view module);
+
 }  // namespace nibble::quant

@@ -67,4 +67,20 @@ void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, 
   }
 }
 
+void unpack_row(const std::byte* row, int64_t bytes, int64_t count, int64_t bits,
+                RowPacking packing, uint8_t minus, uint8_t* code) {
+  const uint64_t mask = (1u << bits) - 1;
+  // Eight codes are `bits` bytes of the stream; a word is a short stream of its own.
+  const int64_t codes = packing == RowPacking::kDense ? 8 : 32 / bits;
+  const int64_t step = packing == RowPacking::kDense ? bits : 4;
+  for (int64_t first = 0, at = 0; first < count; first += codes, at += step) {
+    uint64_t window = 0;
+    std::memcpy(&window, row + at, static_cast<size_t>(std::min(step, bytes - at)));
+    const int64_t here = std::min(codes, count - first);
+    for (int64_t i = 0; i < here; ++i) {
+      code[first + i] = static_cast<uint8_t>((window >> (i * bits) & mask) - minus);
+    }
+  }
+}
+
 }  // namespace nibble::quant

@@ -40,4 +40,18 @@ inline uint32_t read_code(const std::byte* words, int64_t first, int64_t stride,
 void unpack_along_k(const std::byte* words, int64_t n, int64_t k, int64_t bits, uint32_t minus,
                     std::span<const int32_t> column, uint8_t* code);
 
+// How the codes of a row lie in its bytes, lowest bits first.
+enum class RowPacking : uint8_t {
+  kDense,       // one stream: a code may lie across two bytes or words
+  kWholeWords,  // 32 / bits codes in each 32-bit word, the rest of it empty
+};
+// 32-bit words that `count` codes of `bits` bits take.
+constexpr int64_t row_words(int64_t count, int64_t bits, RowPacking packing) {
+  const int64_t in_word = 32 / bits;
+  return packing == RowPacking::kDense ? (count * bits + 31) / 32 : (count + in_word - 1) / in_word;
+}
+// `count` codes from a row of `bytes` bytes, each less `minus`. 1 <= bits <= 8.
+void unpack_row(const std::byte* row, int64_t bytes, int64_t count, int64_t bits,
+                RowPacking packing, uint8_t minus, uint8_t* code);
+
 }  // namespace nibble::quant

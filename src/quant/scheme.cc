@@ -57,8 +57,14 @@ const base::Json* dictionary_in(const base::Json& config, std::string_view prefi
 // The method that a dictionary without quant_method shows by its keys: the tools that wrote the
 // sidecar files had one method each.
 std::string method_by_keys(const base::Json& dictionary) {
+  for (const char* key : {"quant_algo", "quantization"}) {
+    if (dictionary.find(key) != nullptr) return "modelopt";
+  }
   for (const char* key : {"w_bit", "q_group_size", "zero_point"}) {
     if (dictionary.find(key) != nullptr) return "awq";
+  }
+  for (const char* key : {"config_groups", "sparsity_config"}) {
+    if (dictionary.find(key) != nullptr) return "compressed-tensors";
   }
   for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
     if (dictionary.find(key) != nullptr) return "gptq";
@@ -92,6 +98,19 @@ Result<QuantizationSource> source(const base::Json* dictionary, std::string wher
   return QuantizationSource{dictionary, std::move(where), std::move(method)};
 }
 
+// hf_quant_config.json beside a dictionary in config.json must be of the same method; petit_nvfp4
+// is another engine's name for one of ModelOpt's.
+Result<void> check_sidecar(const QuantizationSource& chosen, const base::Json* hf_quant_config) {
+  if (!is_dictionary(hf_quant_config)) return {};
+  NIBBLE_ASSIGN(const std::string method, method_of(*hf_quant_config, "hf_quant_config.json"));
+  if (method.empty() || method == chosen.method) return {};
+  if (method == "modelopt" && chosen.method == "petit_nvfp4") return {};
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{} says \"{}\", but hf_quant_config.json says \"{}\"; keep the one that "
+                          "is true",
+                          chosen.where, chosen.method, method));
+}
+
 // "12 tensors are stored quantized, the first is model.layers.0.mlp.up_proj.weight (e4m3)".
 std::string quantized_tensors(const TensorLookup& tensors) {
   int64_t count = 0;
@@ -123,6 +142,9 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
                             requested, known_schemes()));
   }
   if (scheme->claims(facts)) return scheme;
+  for (std::string_view other : scheme->over) {
+    if (!facts.gguf && normalized(other) == normalized(facts.method)) return find_scheme(other);
+  }
   if (facts.gguf || !facts.method.empty()) {
     return fail(ErrorCode::kUsage,
                 fmt::format("the scheme \"{}\" was asked for, but {} says \"{}\"", requested,
@@ -196,7 +218,11 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
       if (found == nullptr) found = inner, where = std::move(inner_where);
     }
   }
-  if (found != nullptr) return source(found, std::move(where));
+  if (found != nullptr) {
+    NIBBLE_ASSIGN(QuantizationSource out, source(found, std::move(where)));
+    NIBBLE_TRY(check_sidecar(out, hf_quant_config));
+    return out;
+  }
   if (is_dictionary(hf_quant_config)) return source(hf_quant_config, "hf_quant_config.json");
   if (is_dictionary(sidecar)) return source(sidecar, std::string(sidecar_name));
   return QuantizationSource{};

@@ -25,6 +25,7 @@ struct CheckpointFacts {
   const base::Json* quantization = nullptr;
   std::string quantization_where;
   std::string method;  // its quant_method, lower case, '_' and aliases resolved; "" without one
+  const base::Json* hf_quant_config = nullptr;  // the file of this name, also beside a dictionary
   TensorLookup tensors;
 };
 
@@ -61,6 +62,9 @@ struct Scheme {
   std::span<const std::string_view> aliases;  // other names of quant_method and --quantization
   bool (*claims)(const CheckpointFacts&);
   Result<std::unique_ptr<QuantizationConfig>> (*parse)(const CheckpointFacts&);
+  // --quantization <name> may be asked over checkpoints of these schemes, which then read them: the
+  // field's engines took the name as an order how to run them.
+  std::span<const std::string_view> over = {};
 };
 
 // Every scheme, in the order of schemes.inc.
@@ -78,7 +82,8 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
 //   3 the same two inside text_config (or language_config, llm_config)
 //   4 hf_quant_config.json
 //   5 quantize_config.json / quant_config.json (AutoGPTQ's and AutoAWQ's sidecars)
-// Error: 1 or 2 and 3 both exist and differ. `method` is empty when the dictionary names none; the
+// Errors: 1 or 2 and 3 both exist and differ; 4 stands beside another and is of another method.
+// `method` is empty when the dictionary names none; the
 // sidecars, which never do, are told apart by their keys.
 struct QuantizationSource {
   const base::Json* dictionary = nullptr;

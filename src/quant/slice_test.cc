@@ -135,19 +135,24 @@ class Law {
     return {};
   }
 
-  // Only shapes of at most two dimensions.
+  // copy_slice the other way, element by element.
   static void paste(const tensor::TensorView& view, const StoredSlice& slice,
                     const std::string& copied, std::string& joined) {
-    const size_t rank = view.shape.size();
-    const int64_t rows = rank == 2 ? slice.shape[0] : 1;
-    const int64_t first = rank == 2 ? slice.begin[0] : 0;
-    const int64_t columns = rank == 0 ? 1 : view.shape[rank - 1];
-    const int64_t skip = rank == 0 ? 0 : slice.begin[rank - 1];
     const tensor::DTypeInfo& type = tensor::info(view.dtype);
-    const size_t run = copied.size() / static_cast<size_t>(rows);
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t at = ((row + first) * columns + skip) / type.block_elements * type.block_bytes;
-      std::memcpy(joined.data() + at, copied.data() + static_cast<size_t>(row) * run, run);
+    Shape stored = view.shape, begin = slice.begin, shape = slice.shape;
+    if (!stored.empty()) {  // the last dimension in blocks
+      for (Shape* s : {&stored, &begin, &shape}) s->back() /= type.block_elements;
+    }
+    const auto bytes = static_cast<size_t>(type.block_bytes);
+    for (size_t i = 0; i < copied.size() / bytes; ++i) {
+      int64_t at = 0, rest = static_cast<int64_t>(i), stride = 1;
+      for (size_t d = stored.size(); d-- > 0;) {
+        at += (begin[d] + rest % shape[d]) * stride;
+        rest /= shape[d];
+        stride *= stored[d];
+      }
+      std::memcpy(joined.data() + static_cast<size_t>(at) * bytes, copied.data() + i * bytes,
+                  bytes);
     }
   }
 
@@ -248,6 +253,15 @@ TEST(slice, slices_of_fp8_layers_join_to_the_whole) {
   EXPECT_GT(outcome.refused, 0);
 }
 
+TEST(slice, slices_of_modelopt_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("modelopt");
+  for (const char* format :
+       {"e4m3t", "e4m3c", "e4m3b128x128", "e4m3g32", "e2m1g16", "e2m1g32", "s4c", "s8c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
 TEST(slice, slices_of_bitsandbytes_layers_join_or_are_refused_where_blocks_cross_rows) {
   const Outcome outcome = check_scheme("bitsandbytes");
   for (const char* format : {"nf4g64", "nf4c", "fp4g64", "s8c", "nf4g32"}) {
@@ -298,6 +312,24 @@ TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
   EXPECT_EQ(message(slice_of(absmax, DType::kF32, {6}, Axis::kK, 96, {0, 48})),
             "weight.absmax: a cut at input 48 is not at a multiple of 96, the inputs that lie in "
             "one piece; use fewer ranks");
+}
+
+TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("compressed_tensors");
+  for (const char* format :
+       {"bf16",  "e2m1g16", "e2m1g32", "e2m3g32",   "e4m3c",        "e4m3g32", "e4m3t",
+        "s2g16", "s4c",     "s4g16",   "s4g16+act", "s4g32",        "s7g16",   "s8c",
+        "s8g16", "s8t",     "u4c+zp",  "u4g16+zp",  "u8g16+zp+act", "u8t+zp"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  for (const char* format : {"s3c", "s3g16", "s5c", "s6c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+  }
+  for (const char* format : {"s4g128", "u5g32+zp", "u6c+zp"}) {
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  EXPECT_GT(outcome.refused, 0);
 }
 
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {

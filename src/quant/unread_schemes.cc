@@ -51,7 +51,6 @@ constexpr Unread kUnread[] = {
 // Those that a later version reads.
 constexpr Unread kNotYet[] = {
     {"torchao", "", "TorchAO", ""},
-    {"w4afp8", "", "W4AFp8", ""},
     {"moe-wna16 experts-int8", "", "quantized mixtures of experts", ""},
 };
 

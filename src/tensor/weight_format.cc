@@ -17,9 +17,9 @@ struct ElementInfo {
 
 constexpr ElementInfo kElements[] = {
     {"f32", 32},     {"f16", 16}, {"bf16", 16}, {"e4m3", 8}, {"e4m3fnuz", 8}, {"e5m2", 8},
-    {"e5m2fnuz", 8}, {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s6", 6},
-    {"s5", 5},       {"s4", 4},   {"s3", 3},    {"s2", 2},   {"u8", 8},       {"u6", 6},
-    {"u5", 5},       {"u4", 4},   {"u3", 3},    {"u2", 2},
+    {"e5m2fnuz", 8}, {"e2m1", 4}, {"nf4", 4},   {"fp4", 4},  {"s8", 8},       {"s7", 7},
+    {"s6", 6},       {"s5", 5},   {"s4", 4},    {"s3", 3},   {"s2", 2},       {"u8", 8},
+    {"u7", 7},       {"u6", 6},   {"u5", 5},    {"u4", 4},   {"u3", 3},       {"u2", 2},
 };
 
 // NormalFloat4: the quantiles of a normal distribution that QLoRA (Dettmers et al. 2023, appendix
@@ -81,6 +81,7 @@ float value_of(Element element, uint32_t code) {
     case Element::kFP4:
       return kFP4[code & 15];
     case Element::kS8:
+    case Element::kS7:
     case Element::kS6:
     case Element::kS5:
     case Element::kS4:
@@ -88,6 +89,7 @@ float value_of(Element element, uint32_t code) {
     case Element::kS2:
       return static_cast<float>(static_cast<int8_t>(code));  // sign-extended to the byte
     case Element::kU8:
+    case Element::kU7:
     case Element::kU6:
     case Element::kU5:
     case Element::kU4:
@@ -120,7 +122,7 @@ std::string to_string(const WeightFormat& format) {
 
 std::string to_string(const ActivationFormat& format) {
   if (format.type == ActivationFormat::Type::kFloat) return "float";
-  std::string out = format.type == ActivationFormat::Type::kS8     ? "s8"
+  std::string out = format.type == ActivationFormat::Type::kS8     ? fmt::format("s{}", format.bits)
                     : format.type == ActivationFormat::Type::kE2M1 ? "e2m1"
                                                                    : "e4m3";
   switch (format.granularity) {

@@ -35,12 +35,14 @@ enum class Element : uint8_t {
   kNF4,
   kFP4,  // 4-bit code books
   kS8,
+  kS7,
   kS6,
   kS5,
   kS4,
   kS3,
   kS2,  // two's complement
   kU8,
+  kU7,
   kU6,
   kU5,
   kU4,
@@ -93,9 +95,13 @@ struct ActivationFormat {
   int64_t group = 0;        // kGroup: how many k share a scale
   bool is_static = false;   // kTensor: the scale is stored in the checkpoint
   bool asymmetric = false;  // s8 with a zero point
-  float upper_bound = 0;    // > 0: dynamic scales are computed from min(absmax, upper_bound)
-  float outlier = 0;        // s8 token: > 0: inputs of this magnitude or more stay floats
+  int bits = 8;             // kS8: of the integers, which may be fewer than their byte has
+  // kS8, symmetric and dynamic: the scale is absmax / ((2^bits - 1) / 2), as compressed-tensors has
+  // it, and not absmax / (2^(bits-1) - 1).
+  bool half_range = false;
+  float upper_bound = 0;  // > 0: dynamic scales are computed from min(absmax, upper_bound)
   ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
+  float outlier = 0;                         // > 0: inputs of this magnitude or more stay floats
 
   friend bool operator==(const ActivationFormat&, const ActivationFormat&) = default;
 };
@@ -124,6 +130,8 @@ struct QuantizedWeight {
   float input_zero = 0.0f;   // asymmetric static activations
   std::vector<float>
       input_factor;  // (K) or empty: x[k] is multiplied by it before use (AWQ's pre_quant_scale)
+  // > 0: then each block of so many inputs is rotated, see kernels/hadamard
+  int64_t input_hadamard = 0;
 
   int64_t groups() const {  // along K
     return format.group_k == 0 ? 1 : (k + format.group_k - 1) / format.group_k;

@@ -88,14 +88,15 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text,
                                                const EncodeOptions& options) const {
   const TokenizerParts& parts = *parts_;
   if (const auto bad = find_invalid_utf8(text)) {
-    return fail(ErrorCode::kUsage,
+    return fail(ErrorCode::kCorrupt,
                 fmt::format("the text to tokenize is not UTF-8 at byte {} (0x{:02x})", *bad,
                             static_cast<unsigned char>(text[*bad])));
   }
   if (text.size() > size_t{1} << 30) {
-    return fail(ErrorCode::kUsage, fmt::format("the text to tokenize is {} bytes long; at most "
-                                               "1 GiB is taken at once",
-                                               text.size()));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the text to tokenize is {} bytes long; at most "
+                            "1 GiB is taken at once",
+                            text.size()));
   }
   Pieces pieces;
   NIBBLE_TRY(cut_and_normalize(parts, text, options.parse_special, pieces));

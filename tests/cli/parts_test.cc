@@ -105,11 +105,12 @@ TEST(options, wrong_values_are_told_in_a_sentence) {
             "--isa: \"sse\" is not one of auto, reference, avx2, avx512, amx.");
   EXPECT_EQ(v.error_of({"-n", "many"}), "--max-tokens: expected a whole number, found \"many\".");
   EXPECT_EQ(v.error_of({"-n", "1.5"}), "--max-tokens: expected a whole number, found \"1.5\".");
-  EXPECT_EQ(v.error_of({"-c", "0"}), "--ctx: expected a whole number of at least 1, found 0.");
+  EXPECT_EQ(v.error_of({"-c", "0"}),
+            "--ctx: expected a whole number from 1 to 1073741824, found 0.");
   EXPECT_EQ(v.error_of({"-c", "99999999999999999999"}),
-            "--ctx: expected a whole number of at least 1, found 99999999999999999999.");
+            "--ctx: expected a whole number from 1 to 1073741824, found 99999999999999999999.");
   EXPECT_EQ(v.error_of({"--top-p", "2"}), "--top-p: expected a number from 0 to 1, found 2.");
-  EXPECT_EQ(v.error_of({"--temp", "nan"}), "--temp: expected a number of at least 0, found nan.");
+  EXPECT_EQ(v.error_of({"--temp", "nan"}), "--temp: expected a number from 0 to 1000, found nan.");
   EXPECT_EQ(v.error_of({"--seed", "-1"}), "--seed: expected a whole number, found \"-1\".");
   EXPECT_EQ(v.error_of({"--ctx"}), "--ctx needs a value.");
 }
@@ -136,19 +137,24 @@ TEST(options, a_device_is_cpu_or_a_numbered_gpu) {
 
 TEST(options, an_option_string_is_read_as_a_shell_would) {
   Options options;
-  EXPECT_TRUE(
-      apply_option_string("--isa reference  --override 'a=b c' --kernel \"*avx2*\"", options));
+  EXPECT_TRUE(apply_option_string(
+      "--left", "--isa reference  --override 'a=b c' --kernel \"*avx2*\"", options));
   EXPECT_EQ(options.isa, "reference");
   EXPECT_EQ(options.kernel, "*avx2*");
   ASSERT_EQ(options.overrides.size(), 1u);
   EXPECT_EQ(options.overrides[0].second, "b c");
-  EXPECT_FALSE(apply_option_string("--isa 'reference", options));
-  EXPECT_FALSE(apply_option_string("--nothing", options));
+  EXPECT_FALSE(apply_option_string("--left", "--isa 'reference", options));
+  EXPECT_EQ(apply_option_string("--left", "--nothing", options).error().message,
+            "--left has no option \"--nothing\".");
+  EXPECT_EQ(apply_option_string("--left", "--isa", options).error().message,
+            "--left: --isa needs a value.");
 }
 
 TEST(input, token_lists_take_commas_and_blanks) {
   EXPECT_EQ(*parse_tokens("1, 2\n3", "--tokens"), (std::vector<int32_t>{1, 2, 3}));
-  for (const char* bad : {"", ",", "1,x", "-1", "1.5", "4294967296"}) {
+  EXPECT_EQ(*parse_tokens(" 1 ,2 3\n", "--tokens"), (std::vector<int32_t>{1, 2, 3}));
+  for (const char* bad :
+       {"", " ", ",", "1,x", "-1", "1.5", "4294967296", "1,,2", "1,", "1, ", ",1"}) {
     EXPECT_FALSE(parse_tokens(bad, "--tokens")) << bad;
   }
 }

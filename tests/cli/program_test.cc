@@ -81,6 +81,18 @@ TEST(program, wrong_usage_ends_with_2_and_a_sentence) {
   expect_error(nibble({"compare", "fake"}), 2, "compare needs a second model");
   expect_error(nibble({"chat", "fake", "--json"}), 2, "chat has no JSON form");
   expect_error(nibble({"bench", "-o", "xml"}), 2, "md, csv, json");
+  expect_error(nibble({"bench", "fake", "-p", "0", "-n", "0"}), 2,
+               "bench has nothing to measure: -p and -n are both 0.");
+  expect_error(nibble({"run", "fake", "-p", "a", "--temp", "1e99"}), 2,
+               "--temp: expected a number from 0 to 1000, found 1e99.");
+  expect_error(nibble({"run", "fake", "-p", "a", "--system", "s"}), 2,
+               "--system is a message of the chat template: give --chat too");
+  expect_error(nibble({"compare", "fake", "--left", "--frob"}), 2,
+               "--left has no option \"--frob\".");
+  expect_error(nibble({"logits", "fake", "--tokens", "1,,2"}), 2,
+               "--tokens: expected token ids like 1,2,3, found \"\".");
+  expect_error(nibble({"logits", "fake", "--tokens", "1", "--out", "-", "--json"}), 2,
+               "--out - and --json both write to stdout");
 }
 
 TEST(program, a_refusal_ends_with_1_and_one_harmless_line) {
@@ -89,6 +101,19 @@ TEST(program, a_refusal_ends_with_1_and_one_harmless_line) {
   expect_error(nibble({"run", "fake-broken", "-p", "a"}), 1, "the header\\nis \\x1b[31mbroken.");
   expect_error(nibble({"weights", "fake", "nothing"}), 1, "there is no module \"nothing\"");
   expect_error(nibble({"eval", "fake", "/nowhere.txt"}), 1, "/nowhere.txt: could not be opened");
+}
+
+TEST(program, text_that_is_not_utf8_is_refused) {
+  expect_error(nibble({"run", "fake", "-p", "a\xff"}), 1,
+               "the prompt is not UTF-8 at byte 1 (0xff).");
+  expect_error(nibble({"run", "fake", "--chat", "-p", "a\xe2\x82"}), 1, "the prompt is not UTF-8");
+  expect_error(nibble({"chat", "fake", "--system", "\xff"}), 1, "--system is not UTF-8 at byte 0");
+  const Ran ran = nibble({"chat", "fake", "-n", "1"}, "\xc3(\n/system \xff\nfine\n");
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.out, "word0\n");
+  EXPECT_EQ(ran.err,
+            "error: the line is not UTF-8 at byte 0 (0xc3).\n"
+            "error: the line is not UTF-8 at byte 8 (0xff).\n");
 }
 
 TEST(program, the_version_has_a_line_each_and_a_json_form) {
@@ -286,12 +311,38 @@ TEST(program, warnings_begin_with_warning_and_quiet_hides_them) {
 }
 
 TEST(program, fit_compares_with_the_machine) {
-  const Json json = json_of(nibble({"fit", "fake", "--batch", "1,200", "--json"}));
-  EXPECT_EQ(json["fits"], true);
+  const Ran ran = nibble({"fit", "fake", "--batch", "1,200", "--json"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_EQ(ran.err,
+            "error: fake: 200 sequences of 512 tokens need 1.0 MB and 1.0 MB is available; a "
+            "shorter --ctx, fewer sequences or a smaller --kv-cache-dtype needs less.\n");
+  const Json json = json_of(ran);
+  EXPECT_EQ(json["fits"], false);
   EXPECT_EQ(json["weights"], 1000);
   EXPECT_EQ(json["longest_ctx"], 2048);
   EXPECT_EQ(json["table"][0]["kv"], 5120);
   EXPECT_EQ(json["table"][1]["fits"], false);
+}
+
+TEST(program, fits_its_rows_and_the_exit_code_say_the_same) {
+  const auto expect_fit = [](std::vector<std::string> arguments, bool fits) {
+    arguments.push_back("--json");
+    const Ran ran = nibble(arguments);
+    const Json json = json_of(ran);
+    EXPECT_EQ(ran.exit_code, fits ? 0 : 1) << ran.err;
+    EXPECT_EQ(json["fits"], fits);
+    EXPECT_EQ(ran.err.empty(), fits) << ran.err;
+    return json;
+  };
+  expect_fit({"fit", "fake"}, true);
+  expect_fit({"fit", "fake", "--batch", "16"}, true);
+  const Json asked = expect_fit({"fit", "fake", "--ctx", "200000"}, false);
+  for (const Json& row : asked["table"]) EXPECT_EQ(row["ctx"], 200000);
+  expect_fit({"fit", "fake", "--ctx", "1073741824", "--batch", "65536"}, false);
+  // What a model with a problem needs is not known.
+  for (const Json& row : expect_fit({"fit", "fake-problem"}, false)["table"]) {
+    EXPECT_EQ(row["fits"], false);
+  }
 }
 
 TEST(program, verify_ends_with_1_when_something_is_wrong) {
@@ -328,6 +379,26 @@ TEST(program, logits_show_the_top_5_or_go_into_a_file) {
   EXPECT_EQ(nibble({"logits", "fake", "--tokens", "65,66", "--out", path}).out, "");
   EXPECT_EQ(std::filesystem::file_size(path), 128u + 2u * 258u * 4u);
   std::filesystem::remove(path);
+}
+
+TEST(program, a_minus_for_a_file_to_write_is_stdout) {
+  const Ran ran = nibble({"logits", "fake", "--tokens", "65,66", "--out", "-"});
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_EQ(ran.out.size(), 128u + 2u * 258u * 4u);
+  EXPECT_EQ(ran.out.substr(1, 5), "NUMPY");
+  EXPECT_EQ(ran.err, "wrote stdout: float32 (2, 258)\n");
+  EXPECT_EQ(nibble({"weights", "fake", "lm_head", "--out", "-"}).out.size(), 128u + 24u);
+  EXPECT_FALSE(std::filesystem::exists("-"));
+  Spawn spawn{{NIBBLE_PROGRAM, "weights", "fake", "lm_head", "--out", "-", "-q"}};
+  spawn.close_stdout_early = true;
+  EXPECT_EQ(run(spawn).exit_code, 0);
+}
+
+TEST(program, a_share_of_the_limit_above_1_is_explained) {
+  const Ran ran = nibble({"bench", "fake", "-p", "7", "-n", "0"});
+  EXPECT_TRUE(contains(ran.err, "above 100 % of the limit: what is read lies in the processor's"))
+      << ran.err;
+  EXPECT_FALSE(contains(nibble({"bench", "fake", "-n", "0"}).err, "above 100 %"));
 }
 
 TEST(program, tokenize_prints_ids_then_pieces) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "cli/spawn.h"
 
@@ -50,7 +51,11 @@ void expect_error(const Ran& ran, int exit_code, const std::string& part) {
   EXPECT_TRUE(contains(ran.err, part)) << ran.err;
 }
 
-std::string temporary(const std::string& name) { return testing::TempDir() + "nibble_" + name; }
+// A path of the running test's own: tests run side by side.
+std::string temporary(const std::string& name) {
+  return testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
+         name;
+}
 
 // A folder of its own with a copy of a golden one.
 class Copy {
@@ -121,6 +126,7 @@ TEST(nibble, inspect_of_a_gguf_file_uses_the_files_names) {
     found = found || (layer["name"] == "blk.0.attn_q" && layer["format"] == "q4_1");
   }
   EXPECT_TRUE(found) << json["layers"];
+  EXPECT_EQ(json["kv"][0]["layer"], "blk.0");
 }
 
 TEST(nibble, inspect_asks_about_hardware_that_is_not_here) {
@@ -150,6 +156,81 @@ TEST(nibble, wrong_usage_ends_with_2) {
   expect_error(nibble({"run", kAwq, "--frobnicate"}), 2, "--frobnicate");
   expect_error(nibble({"run", kAwq, "-p", "a", "--isa", "sse"}), 2, "--isa");
   expect_error(nibble({"logits", kAwq, "--tokens", "99999"}), 2, "99999");
+}
+
+TEST(nibble, trouble_with_data_ends_with_1) {
+  const std::string path = temporary("short.txt");
+  std::ofstream(path) << "";
+  expect_error(nibble({"eval", kAwq, path}), 1, "two are needed for one prediction");
+  std::ofstream(path) << "[{\"role\": 7}]";
+  EXPECT_EQ(nibble({"tokenize", kAwq, "--messages", path}).exit_code, 1);
+  fs::remove(path);
+  expect_error(nibble({"tokenize", kAwq, "--json"}, "\xff"), 1, "is not UTF-8 at byte 0");
+  expect_error(nibble({"run", kAwq, "-p", "The tide went out", "--ctx", "2"}), 1,
+               "tokens do not fit: the context holds 2");
+}
+
+TEST(nibble, an_override_that_nobody_reads_is_said) {
+  expect_error(nibble({"inspect", kAwq, "--override", "rms_norm_esp=1e-5"}), 2,
+               "--override rms_norm_esp: config.json has no such key and nothing would read it; "
+               "did you mean rms_norm_eps?");
+  expect_error(nibble({"inspect", kAwq, "--override", "qqqq=1"}), 2,
+               "--override qqqq: config.json has no such key and nothing would read it\n");
+  expect_error(nibble({"inspect", kAwq, "--override", "rope_scaling.factor_=2"}), 2,
+               "--override rope_scaling.factor_");
+  const Ran unread = nibble({"inspect", kAwq, "--override", "initializer_range=1"});
+  EXPECT_EQ(unread.exit_code, 0);
+  EXPECT_EQ(unread.err,
+            "warning: --override initializer_range: nothing reads this key of config.json; it has "
+            "no effect\n");
+  for (const std::string known :
+       {"rms_norm_eps=1e-3", "eos_token_id=7", "quantization_config.group_size=32",
+        "rope_scaling={\"rope_type\": \"linear\", \"factor\": 2}"}) {
+    const Ran ran = nibble({"inspect", kAwq, "--override", known});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.err, "") << known;
+    EXPECT_TRUE(contains(ran.out, "overridden with")) << known;
+  }
+}
+
+TEST(nibble, a_kernel_that_is_not_there_is_one_sentence) {
+  const Ran ran = nibble({"inspect", kAwq, "--kernel", "matmul_*_avx3", "--json"});
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_LT(ran.err.size(), 250u) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "--kernel matmul_*_avx3: none of the ")) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "kernels has such a name; the nearest are ")) << ran.err;
+  EXPECT_TRUE(contains(ran.err, "matmul_s16_u2g_f32_avx512vnni, ")) << ran.err;
+  EXPECT_EQ(json_of(ran)["problems"].size(), 1u);
+  EXPECT_EQ(nibble({"run", kAwq, "-p", "a", "--kernel", "nope"}).exit_code, 1);
+}
+
+TEST(nibble, a_context_beyond_the_trained_length_is_a_warning) {
+  const std::string line = "warning: --ctx 300: the model was trained for 256 tokens\n";
+  EXPECT_EQ(nibble({"inspect", kAwq, "--ctx", "300"}).err, line);
+  EXPECT_EQ(nibble({"logits", kAwq, "--tokens", "1", "--ctx", "300"}).err, line);
+  expect_error(nibble({"logits", kAwq, "--tokens", "1", "--ctx", "300", "--strict"}), 1,
+               "--strict: --ctx 300");
+}
+
+TEST(nibble, every_legal_number_of_ranks_is_listed) {
+  const Json json = json_of(nibble({"inspect", kFloat, "--json"}));
+  EXPECT_EQ(json["legal_tp"], (Json{1, 2})) << json["legal_tp"];
+  for (const Json& ranks : json["legal_tp"]) {
+    EXPECT_EQ(nibble({"inspect", kFloat, "--tp", ranks.dump()}).exit_code, 0);
+  }
+}
+
+TEST(nibble, a_tensor_with_a_problem_is_neither_used_nor_unused) {
+  const Copy copy(kFloat);
+  const std::string path = copy.path() + "/config.json";
+  std::ifstream in(path);
+  Json config = Json::parse(in);
+  config["num_hidden_layers"] = 1;  // the tensors of the second layer are no one's
+  std::ofstream(path) << config;
+  const Json json = json_of(nibble({"inspect", copy.path(), "--json"}));
+  const Json& tensors = json["tensors"];
+  EXPECT_EQ(tensors["total"].get<int>(), tensors["used"].get<int>() + 9) << tensors;
+  EXPECT_EQ(json["problems"].size(), 9u);
 }
 
 TEST(nibble, a_file_that_is_cut_short_is_refused_by_name) {
@@ -306,6 +387,140 @@ TEST(nibble, verify_finds_nothing_in_a_good_checkpoint) {
     EXPECT_TRUE(json_of(ran)["findings"].empty());
     EXPECT_GT(json_of(ran)["bytes"], 0);
   }
+}
+
+// Where a tensor's bytes lie in a safetensors file, and how many they are.
+std::pair<uint64_t, uint64_t> bytes_of(const std::string& file, const std::string& tensor) {
+  std::ifstream in(file, std::ios::binary);
+  uint64_t length = 0;
+  in.read(reinterpret_cast<char*>(&length), 8);
+  std::string header(length, '\0');
+  in.read(header.data(), static_cast<std::streamsize>(length));
+  const Json range = Json::parse(header)[tensor]["data_offsets"];
+  return {8 + length + range[0].get<uint64_t>(),
+          range[1].get<uint64_t>() - range[0].get<uint64_t>()};
+}
+
+void write_at(const std::string& file, uint64_t offset, const std::string& bytes) {
+  std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(offset));
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+// verify --json of a damaged copy: exit code 1, and the only finding.
+std::string only_finding(const std::string& model) {
+  const Ran ran = nibble({"verify", model, "--json"});
+  EXPECT_EQ(ran.exit_code, 1) << ran.out;
+  const Json findings = json_of(ran)["findings"];
+  EXPECT_EQ(findings.size(), 1u) << findings;
+  if (findings.empty()) return "";
+  return findings[0]["where"].get<std::string>() + ": " + findings[0]["what"].get<std::string>();
+}
+
+TEST(nibble, verify_and_load_refuse_a_scale_that_is_no_number) {
+  for (const auto& [folder, tensor, code] :
+       {std::tuple{"gptq/b4_g32", "model.layers.0.mlp.up_proj.scales", "\x00\x7e"},
+        std::tuple{"awq/g32", "model.layers.0.mlp.up_proj.scales", "\x00\x7c"}}) {
+    const Copy copy(kGolden + folder);
+    const std::string file = copy.path() + "/model.safetensors";
+    write_at(file, bytes_of(file, tensor).first + 6, std::string(code, 2));
+    const std::string found = only_finding(copy.path());
+    EXPECT_TRUE(contains(found, "model.safetensors: " + std::string(tensor) + ": element 3 of ") &&
+                contains(found, "is not a finite number"))
+        << found;
+    expect_error(nibble({"logits", copy.path(), "--tokens", "1"}), 1,
+                 "layer model.layers.0.mlp.up_proj: scales: element (0, 3) is ");
+  }
+}
+
+TEST(nibble, verify_finds_a_scale_of_zero_and_notes_a_negative_one) {
+  const Copy copy(kGolden + "gptq/b4_g32");
+  const std::string file = copy.path() + "/model.safetensors";
+  const uint64_t scales = bytes_of(file, "model.layers.0.mlp.up_proj.scales").first;
+  write_at(file, scales + 1, std::string(1, '\xa0'));  // the sign of an f16, and a new exponent
+  const Ran negative = nibble({"verify", copy.path(), "--json"});
+  EXPECT_EQ(negative.exit_code, 0) << negative.err;
+  EXPECT_TRUE(contains(negative.out, "model.layers.0.mlp.up_proj: 1 of 1024 scales are negative"))
+      << negative.out;
+  write_at(file, scales, std::string(2, '\0'));
+  EXPECT_EQ(only_finding(copy.path()),
+            "model.layers.0.mlp.up_proj: the scale of output 0, group 0 is 0 although the codes of "
+            "the group are not: its weights are lost");
+}
+
+TEST(nibble, verify_reads_the_tensors_that_no_layer_multiplies) {
+  const Copy copy(kFloat);
+  const std::string file = copy.path() + "/model.safetensors";
+  write_at(file, bytes_of(file, "model.norm.weight").first, "\xc0\x7f");
+  EXPECT_TRUE(contains(only_finding(copy.path()), "model.norm.weight: element 0 of "));
+
+  const Copy gguf(kGolden + "gguf/f16_rope_llama3");
+  const std::string model = gguf.path() + "/model.gguf";
+  std::ifstream in(model, std::ios::binary);
+  std::ostringstream all;
+  all << in.rdbuf();
+  const float factors[] = {8, 8, 8, 8};  // the slow pairs of rope_freqs.weight
+  const size_t at = all.str().find(std::string(reinterpret_cast<const char*>(factors), 16));
+  ASSERT_NE(at, std::string::npos);
+  write_at(model, at, std::string(4, '\0'));
+  EXPECT_TRUE(
+      contains(only_finding(model), "rope_freqs.weight holds a number that is not positive"))
+      << only_finding(model);
+}
+
+TEST(nibble, verify_reads_the_documents_beside_the_weights) {
+  const Copy copy(kAwq);
+  const auto replace = [&](const std::string& name, const std::string& text) {
+    std::ofstream(copy.path() + "/" + name) << text;
+  };
+  replace("generation_config.json", "{\"eos_token_id\": [2, 5000], \"temperature\": 0.6}");
+  EXPECT_EQ(
+      only_finding(copy.path()),
+      "generation_config.json: eos_token_id: expected a token id below 288, found the integer "
+      "5000");
+  replace("generation_config.json", "{\"top_p\": 3}");
+  EXPECT_TRUE(contains(only_finding(copy.path()), "top-p is 3"));
+  expect_error(nibble({"run", copy.path(), "-p", "a"}), 1, "generation_config.json: --top-p is 3");
+  replace("generation_config.json", "{}");
+  replace("chat_template.jinja", "{% if %}");
+  EXPECT_TRUE(contains(only_finding(copy.path()), "chat_template.jinja"))
+      << only_finding(copy.path());
+  fs::remove(copy.path() + "/chat_template.jinja");
+  replace("tokenizer.json", "{\"model\": {\"type\": \"BPE\"}}");
+  EXPECT_TRUE(contains(only_finding(copy.path()), "tokenizer.json")) << only_finding(copy.path());
+}
+
+TEST(nibble, verify_compares_the_checksums_that_a_download_leaves) {
+  // `sha256sum` of the golden file, as a hub's etag.
+  const Copy copy(kAwq);
+  const std::string file = copy.path() + "/model.safetensors";
+  const Ran sum = run({{"/bin/sh", "-c", "sha256sum " + file}});
+  if (sum.exit_code != 0) GTEST_SKIP() << "this system has no sha256sum";
+  const std::string digest = sum.out.substr(0, 64);
+  const fs::path kept = fs::path(copy.path()) / ".cache/huggingface/download";
+  fs::create_directories(kept);
+  std::ofstream(kept / "model.safetensors.metadata") << "0123abcd\n"
+                                                     << digest << "\n1700000000.5\n";
+  const Ran good = nibble({"verify", copy.path(), "--json"});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_TRUE(contains(good.out, "SHA-256 of 1 files compared")) << good.out;
+
+  const uint64_t end = fs::file_size(file) - 2;  // a weight's last bit: only the digest can tell
+  std::ifstream in(file, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(end));
+  const auto byte = static_cast<char>(in.get() ^ 1);
+  write_at(file, end, std::string(1, byte));
+  EXPECT_TRUE(contains(only_finding(copy.path()), "and " + digest + " when it was downloaded"));
+
+  // A hub's cache: the file is a link to one that is named by its digest.
+  fs::remove_all(kept);
+  const std::string blob = temporary(digest);
+  fs::rename(file, blob);
+  const std::string named = testing::TempDir() + digest;
+  fs::rename(blob, named);
+  fs::create_symlink(named, file);
+  EXPECT_TRUE(contains(only_finding(copy.path()), "and " + digest + " when it was downloaded"));
+  fs::remove(named);
 }
 
 TEST(nibble, fit_knows_the_cache_of_a_token) {

@@ -122,6 +122,26 @@ std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
   return out;
 }
 
+// "matvec_a and 3 more: needs avx512; this machine has avx2; matmul_b: ...": each reason once.
+std::string joined(const std::vector<Refusal>& refusals) {
+  std::vector<std::pair<const Refusal*, int>> reasons;  // the first of each, and how many more
+  for (const Refusal& each : refusals) {
+    const auto it = std::find_if(reasons.begin(), reasons.end(),
+                                 [&](const auto& r) { return r.first->why == each.why; });
+    if (it == reasons.end()) {
+      reasons.emplace_back(&each, 0);
+    } else {
+      ++it->second;
+    }
+  }
+  std::string all;
+  for (const auto& [first, more] : reasons) {
+    all += fmt::format("{}{}{}: {}", all.empty() ? "" : "; ", first->kernel,
+                       more == 0 ? "" : fmt::format(" and {} more", more), first->why);
+  }
+  return all;
+}
+
 }  // namespace
 
 bool reads(const Kernel& kernel, tensor::Element element) {
@@ -143,6 +163,14 @@ bool reads(const Kernel& kernel, tensor::Element element) {
 std::span<const Kernel> all_kernels() { return kList; }
 
 const char* kernel_name(const Kernel& kernel) { return kernel.name; }
+
+std::vector<std::string_view> kernel_names(std::string_view glob) {
+  std::vector<std::string_view> out;
+  for (const Kernel& kernel : kList) {
+    if (glob_matches(glob, kernel.name)) out.emplace_back(kernel.name);
+  }
+  return out;
+}
 
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy) {
@@ -179,13 +207,10 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
     }
     return out;
   }
-  std::string all;
-  for (const Refusal& refused : refusals) {
-    all += fmt::format("{}{}: {}", all.empty() ? "" : "; ", refused.kernel, refused.why);
-  }
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("no kernel multiplies a {} weight of {} x {} here: {}",
-                          tensor::to_string(problem.weight), problem.n, problem.k, all));
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("no kernel multiplies a {} weight of {} x {} here: {}",
+                  tensor::to_string(problem.weight), problem.n, problem.k, joined(refusals)));
 }
 
 }  // namespace nibble::kernels

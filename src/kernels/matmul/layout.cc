@@ -88,9 +88,9 @@ void add_tiles(const WeightFormat& f, const tensor::ActivationFormat& activation
 // The values of an element's codes as stored, 16 or 256 of them.
 const float* stored_values(Element element) {
   struct alignas(64) Tables {
-    float value[22][256];
+    float value[24][256];
     Tables() {
-      for (int e = 0; e < 22; ++e) {
+      for (int e = 0; e < 24; ++e) {
         const auto type = static_cast<Element>(e);
         const int bits = tensor::bits(type);
         const uint32_t codes = bits > 8 ? 0 : bits > 4 ? 256 : 16;

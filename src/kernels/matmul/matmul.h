@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/hardware.h"
@@ -66,7 +67,11 @@ struct Choice {
 
 const char* kernel_name(const Kernel& kernel);
 
-// Pure: prints nothing, reads nothing, remembers nothing. The error joins all refusals.
+// The names that match a glob ("*" is all of them), best first.
+std::vector<std::string_view> kernel_names(std::string_view glob);
+
+// Pure: prints nothing, reads nothing, remembers nothing. The error
+// joins the refusals, each reason once.
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy);
 
@@ -83,6 +88,7 @@ struct PackedWeight {
   tensor::Buffer bytes;
   std::vector<int32_t> order;       // act-order: x is gathered by it before the kernel runs
   std::vector<float> input_factor;  // see QuantizedWeight
+  int64_t input_hadamard = 0;
   float input_scale = 1.0f;
   float input_zero = 0.0f;
 };

@@ -394,6 +394,7 @@ Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::
   NIBBLE_ASSIGN(out.bytes, tensor::Buffer::allocate(static_cast<size_t>(l.bytes)));
   if (weight.format.act_order) out.order = weight.order;
   out.input_factor = weight.input_factor;
+  out.input_hadamard = weight.input_hadamard;
   out.input_scale = weight.input_scale;
   out.input_zero = weight.input_zero;
   if (l.packing == Packing::kPlain) {

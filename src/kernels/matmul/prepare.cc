@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/avx2.h"
 #include "kernels/quantize/quantize.h"
 
@@ -22,7 +23,8 @@ int64_t even_rows(int64_t m, int64_t most) {
 const float* transform_row(const PackedWeight& w, bool integers, const float* x, int64_t k,
                            int64_t k_pad, float* spare, float* out) {
   const bool is_float = w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
-  const bool as_is = w.order.empty() && w.input_factor.empty() && (is_float || integers);
+  const bool as_is =
+      w.order.empty() && w.input_factor.empty() && w.input_hadamard == 0 && (is_float || integers);
   if (as_is && k == k_pad) return x;
   float* to = w.order.empty() ? out : spare;
   if (w.input_factor.empty()) {
@@ -30,6 +32,7 @@ const float* transform_row(const PackedWeight& w, bool integers, const float* x,
   } else {
     for (int64_t i = 0; i < k; ++i) to[i] = x[i] * w.input_factor[static_cast<size_t>(i)];
   }
+  if (w.input_hadamard != 0) hadamard(to, k, w.input_hadamard);
   if (!integers) quantize_activation(w.problem.activation, w.input_scale, w.input_zero, to, k, to);
   for (size_t i = 0; i < w.order.size(); ++i) out[i] = spare[w.order[i]];
   std::fill(out + k, out + k_pad, 0.0f);
@@ -40,9 +43,10 @@ const float* transform_row(const PackedWeight& w, bool integers, const float* x,
 // are, their scale the unit's. Groups must be made of whole units, in the order of the inputs.
 bool keeps_s8(const Request& r) {
   const tensor::ActivationFormat& f = r.weight->problem.activation;
-  if (!holds_integers(r.kernel->form) || f.type != tensor::ActivationFormat::Type::kS8)
+  if (!holds_integers(r.kernel->form) || f.type != tensor::ActivationFormat::Type::kS8 ||
+      f.outlier > 0) {
     return false;
-  if (f.outlier > 0) return false;
+  }
   if (f.granularity != tensor::ActivationFormat::Granularity::kGroup) return true;
   return f.group % r.layout->unit == 0 && r.weight->order.empty();
 }
@@ -147,7 +151,7 @@ bool same_preparation(const Request& a, const Request& b) {
          a.layout->unit == b.layout->unit && a.layout->k_pad == b.layout->k_pad &&
          a.layout->k == b.layout->k && v.problem.activation == w.problem.activation &&
          v.input_scale == w.input_scale && v.input_zero == w.input_zero && v.order == w.order &&
-         v.input_factor == w.input_factor;
+         v.input_factor == w.input_factor && v.input_hadamard == w.input_hadamard;
 }
 
 Activations prepare(device::Stream& stream, int slot, const Request& request, const float* x,

@@ -1,5 +1,5 @@
-// x in the form that a kernel wants: multiplied by input_factor, quantized as the checkpoint says,
-// gathered by `order`, then laid out. Private to matmul/.
+// x in the form that a kernel wants: multiplied by input_factor, rotated, quantized as the
+// checkpoint says, gathered by `order`, then laid out. Private to matmul/.
 #pragma once
 
 #include "kernels/matmul/kernel.h"

@@ -25,6 +25,11 @@ constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
 // The loops below are written so that the compiler turns them into vector instructions: no calls,
 // and selections instead of branches.
 
+// What is an outlier, for a comparison that needs no branch.
+float outlier_of(const ActivationFormat& f) {
+  return f.outlier > 0 ? f.outlier : std::numeric_limits<float>::infinity();
+}
+
 // Magnitudes compare like the integers of their bits; what is not finite is the largest.
 float largest_magnitude(const float* x, int64_t k) {
   int32_t most = 0;
@@ -35,15 +40,29 @@ float largest_magnitude(const float* x, int64_t k) {
   return base::f32_from_bits(static_cast<uint32_t>(most));
 }
 
-Grid asymmetric_grid(const float* x, int64_t k) {
+float largest_below(float outlier, const float* x, int64_t k) {
+  float most = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    const float magnitude = std::fabs(x[i]);
+    most = magnitude >= outlier || magnitude < most ? most : magnitude;
+  }
+  return most;
+}
+
+// Half of the number of steps between the least and the largest integer.
+float half_steps(const ActivationFormat& f) { return static_cast<float>((1 << f.bits) - 1) / 2.0f; }
+float lowest(const ActivationFormat& f) { return static_cast<float>(-(1 << (f.bits - 1))); }
+
+Grid asymmetric_grid(const ActivationFormat& f, const float* x, int64_t k) {
   float low = 0;
   float high = 0;
   for (int64_t i = 0; i < k; ++i) {
     low = std::min(low, x[i]);
     high = std::max(high, x[i]);
   }
-  const float scale = std::max((high - low) / 255.0f, kSmallestScale);
-  return {scale, std::nearbyint(std::clamp(-128.0f - low / scale, -128.0f, 127.0f))};
+  const float scale = std::max((high - low) / (2 * half_steps(f)), kSmallestScale);
+  const float least = lowest(f);
+  return {scale, std::nearbyint(std::clamp(least - low / scale, least, -1 - least))};
 }
 
 // The nearest e4m3, ties to even: three bits of mantissa, but no step below 2^-9. |v| <= 448.
@@ -66,17 +85,18 @@ float e2m1_of(float v) {
   return base::f32_from_bits(out | (bits & 0x80000000u));
 }
 
-float largest_of(ActivationFormat::Type type) {
-  return type == ActivationFormat::Type::kS8     ? 127.0f
-         : type == ActivationFormat::Type::kE2M1 ? 6.0f
-                                                 : 448.0f;
+// What the largest magnitude of a token or group becomes.
+float largest_of(const ActivationFormat& f) {
+  if (f.type == ActivationFormat::Type::kE2M1) return 6.0f;
+  if (f.type == ActivationFormat::Type::kE4M3) return 448.0f;
+  return f.half_range ? half_steps(f) : -1 - lowest(f);
 }
 
 // The power of two for a group whose largest magnitude is `most`. OCP Microscaling Formats 1.0, 6.3
 // for the floor; the others are what the tools do instead. Never below 2^-127.
 float power_of_two(const ActivationFormat& f, float most) {
   using Rule = ActivationFormat::ScaleRule;
-  const float largest = largest_of(f.type);
+  const float largest = largest_of(f);
   if (!(most < std::numeric_limits<float>::infinity())) return most - most;  // nan
   int exponent = -127;
   if (f.scale_rule == Rule::kE8M0Ceil) {
@@ -99,12 +119,12 @@ float two_level_scale(float most, float input_scale) {
 
 Grid dynamic_grid(const ActivationFormat& f, float input_scale, const float* x, int64_t k) {
   using Rule = ActivationFormat::ScaleRule;
-  if (f.type == ActivationFormat::Type::kS8 && f.asymmetric) return asymmetric_grid(x, k);
-  float most = largest_magnitude(x, k);
+  if (f.type == ActivationFormat::Type::kS8 && f.asymmetric) return asymmetric_grid(f, x, k);
+  float most = f.outlier > 0 ? largest_below(f.outlier, x, k) : largest_magnitude(x, k);
   if (f.upper_bound > 0) most = std::min(most, f.upper_bound);
   if (f.scale_rule == Rule::kE4M3) return {two_level_scale(most, input_scale), 0};
   if (f.scale_rule != Rule::kFloat) return {power_of_two(f, most), 0};
-  const float scale = most / largest_of(f.type);
+  const float scale = most / largest_of(f);
   if (f.type == ActivationFormat::Type::kS8) return {std::max(scale, kSmallestScale), 0};
   const bool grouped = f.granularity == ActivationFormat::Granularity::kGroup;
   return {std::max(scale, grouped ? kSmallestGroupScale : kSmallestTokenScale), 0};
@@ -114,16 +134,20 @@ Grid dynamic_grid(const ActivationFormat& f, float input_scale, const float* x, 
 float nearest(float v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
 
 // q - zero.
-float s8_of(float v, Grid grid) {
+float s8_of(float v, Grid grid, float least) {
   const float wide = std::clamp(v / grid.scale, -1024.0f, 1024.0f);
-  return std::clamp(nearest(wide) + grid.zero, -128.0f, 127.0f) - grid.zero;
+  return std::clamp(nearest(wide) + grid.zero, least, -1 - least) - grid.zero;
 }
 
 // Floats are multiplied by the reciprocal of the scale, as the runtimes do it (and not divided):
 // near the middle of two codes the two differ.
 void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, float* out) {
   if (f.type == ActivationFormat::Type::kS8) {
-    for (int64_t i = 0; i < k; ++i) out[i] = s8_of(x[i], grid) * grid.scale;
+    const float outlier = outlier_of(f);
+    const float least = lowest(f);
+    for (int64_t i = 0; i < k; ++i) {
+      out[i] = std::fabs(x[i]) >= outlier ? x[i] : s8_of(x[i], grid, least) * grid.scale;
+    }
     return;
   }
   const float inverse = 1.0f / grid.scale;
@@ -141,29 +165,12 @@ void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, f
   }
 }
 
-// A symmetric token but for its outliers, which s8 would have to be coarse for.
-void quantize_inliers(float outlier, const float* x, int64_t k, float* out) {
-  float most = 0;
-  for (int64_t i = 0; i < k; ++i) {
-    const float size = std::fabs(x[i]);
-    most = size < outlier && size > most ? size : most;
-  }
-  const Grid grid{std::max(most / 127.0f, kSmallestScale), 0};
-  for (int64_t i = 0; i < k; ++i) {
-    out[i] = std::fabs(x[i]) < outlier ? s8_of(x[i], grid) * grid.scale : x[i];
-  }
-}
-
 }  // namespace
 
 void quantize_activation(const ActivationFormat& f, float input_scale, float input_zero,
                          const float* x, int64_t k, float* out) {
   if (f.type == ActivationFormat::Type::kFloat) {
     std::copy(x, x + k, out);
-    return;
-  }
-  if (f.outlier > 0) {
-    quantize_inliers(f.outlier, x, k, out);
     return;
   }
   const bool grouped = f.granularity == ActivationFormat::Granularity::kGroup && f.group > 0;
@@ -186,7 +193,7 @@ void quantize_activation_s8(const ActivationFormat& f, float input_scale, float 
                             : dynamic_grid(f, input_scale, x + begin, count);
     float nothing = grid.scale - grid.scale;  // nan when it or an input is
     for (int64_t i = begin; i < begin + count; ++i) {
-      const float v = s8_of(x[i], grid);
+      const float v = s8_of(x[i], grid, lowest(f));
       nothing += v - v;
       q[i] = static_cast<int16_t>(static_cast<int32_t>(v == v ? v : 0.0f));
     }

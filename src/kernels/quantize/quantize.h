@@ -5,10 +5,10 @@
 //   e4m3  q = e4m3(clamp(x / scale, -448, 448))              x' = q * scale
 //   e2m1  q = e2m1(clamp(x / scale, -6, 6))                  x' = q * scale
 //
-// Rounding is to nearest even. Dynamic scales are absmax / 127, / 448 or / 6 of the token or group,
-// rounded as the format's ScaleRule says; asymmetric ones (max - min) / 255 over a range that
-// includes 0. A group of zeros stays zeros. Outliers (LLM.int8) are given back as they are and
-// count for no scale; there are none in integers.
+// Rounding is to nearest even. Dynamic scales are absmax / 127 (or / 127.5), / 448 or / 6 of the
+// token or group, rounded as the format's ScaleRule says; asymmetric ones (max - min) / 255 over a
+// range that includes 0. Integers may have fewer bits. A group of zeros stays zeros. Outliers
+// (LLM.int8) are given back as they are and count for no scale.
 #pragma once
 
 #include <cstdint>

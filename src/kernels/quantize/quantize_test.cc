@@ -119,6 +119,21 @@ TEST(quantize, zeros_stay_zeros_and_what_is_no_number_is_seen) {
   }
 }
 
+// 255 steps of an eighth are 31.875: half of them is the absmax 15.9375, and 127.5 rounds to 128.
+TEST(quantize, half_of_the_range_may_be_the_absmax) {
+  ActivationFormat f{.type = Type::kS8};
+  f.half_range = true;
+  EXPECT_EQ(quantized(f, {15.9375f, -15.9375f, 0.0624f, 0.0626f}),
+            (std::vector<float>{15.875f, -16, 0, 0.125f}));
+  f.bits = 4;  // 15 steps
+  EXPECT_EQ(quantized(f, {7.5f, -7.5f, 1.4f, 2.6f}), (std::vector<float>{7, -8, 1, 3}));
+  f.half_range = false;
+  EXPECT_EQ(quantized(f, {7, -6.6f, 1.4f}), (std::vector<float>{7, -7, 1}));
+  f.asymmetric = true;  // -1 to 14 is codes -8 to 7 with the zero point -7
+  EXPECT_EQ(quantized(f, {14, -1, 2.6f}), (std::vector<float>{14, -1, 3}));
+  EXPECT_EQ(tensor::to_string(f), "s4 token asym");
+}
+
 TEST(quantize, s8_as_integers_is_the_same_grid) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 2);

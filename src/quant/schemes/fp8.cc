@@ -16,6 +16,7 @@
 
 #include <algorithm>
 
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -23,213 +24,7 @@ namespace nibble::quant {
 namespace {
 
 using tensor::DType;
-using tensor::Element;
 using tensor::TensorInfo;
-using tensor::TensorView;
-
-const std::vector<DType> kWeights = {DType::kE4M3, DType::kE4M3FNUZ, DType::kE5M2,
-                                     DType::kE5M2FNUZ};
-const std::vector<DType> kScales = {DType::kF32, DType::kBF16, DType::kF16, DType::kE8M0};
-
-enum class Granularity { kTensor, kPart, kChannel, kBlock };
-
-struct Block {
-  int64_t n = 0, k = 0;  // 0: no blocks
-};
-
-struct Shared {
-  Block block;
-  bool is_static = false;
-};
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-Element element_of(DType dtype) {
-  return dtype == DType::kE4M3       ? Element::kE4M3
-         : dtype == DType::kE4M3FNUZ ? Element::kE4M3FNUZ
-         : dtype == DType::kE5M2     ? Element::kE5M2
-                                     : Element::kE5M2FNUZ;
-}
-
-// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a
-// range.
-struct Specials {
-  uint8_t mask, first, last;
-};
-
-Specials specials_of(DType dtype) {
-  if (dtype == DType::kE4M3) return {0x7f, 0x7f, 0x7f};
-  if (dtype == DType::kE5M2) return {0x7f, 0x7c, 0x7f};
-  return {0xff, 0x80, 0x80};
-}
-
-Result<void> check_codes(const TensorView& weight, int64_t k) {
-  const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
-  const Specials range = specials_of(weight.dtype);
-  const auto is_special = [range](uint8_t c) {
-    return static_cast<int>((c & range.mask) >= range.first) & ((c & range.mask) <= range.last);
-  };
-  int special = 0;  // without branches, so that the compiler makes a vector loop of it
-  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(code[i]);
-  if (special == 0) return {};
-  const uint8_t* at = std::find_if(code, code + weight.bytes, is_special);
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("weight: element ({}, {}) is {:#04x}, which is no number; the file is "
-                          "damaged or was quantized with a scale of zero",
-                          (at - code) / k, (at - code) % k, *at));
-}
-
-Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
-  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(view, suffix));
-  for (size_t i = 0; i < scale.size(); ++i) {
-    if (scale[i] > 0) continue;
-    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
-                                                 element_name(suffix, view.shape, i), scale[i]));
-  }
-  return scale;
-}
-
-class Fp8Method : public LinearMethod {
- public:
-  Fp8Method(const LinearLayer& layer, const TensorLookup& tensors, const Shared& shared,
-            Granularity granularity, const TensorInfo& scale, std::string_view suffix)
-      : shared_(shared),
-        granularity_(granularity),
-        scale_suffix_(suffix),
-        n_(layer.n),
-        parts_(layer.parts),
-        scale_type_(scale.dtype) {
-    dtype_ = find_tensor(tensors, layer.module, "weight")->dtype;
-    tensor::Shape shape;
-    ShardAxis along_n, along_k;
-    if (granularity == Granularity::kPart) shape = {static_cast<int64_t>(parts_.size())};
-    if (granularity == Granularity::kChannel) shape = {layer.n}, along_n = {0};
-    if (granularity == Granularity::kBlock) {
-      const Block& b = shared.block;
-      shape = {ceil_div(layer.n, b.n), ceil_div(layer.k, b.k)};
-      along_n = {0, b.n};
-      along_k = {1, b.k};
-    }
-    specs_ = {
-        wanted(Slot::kWeight, "weight", kWeights, {layer.n, layer.k}, {0}, {1}),
-        wanted(Slot::kScale, scale_suffix_, kScales, shape, along_n, along_k),
-    };
-    add_input_scale(layer, tensors);
-    add_bias(layer, tensors, specs_);
-  }
-
-  std::string_view scheme() const override { return "fp8"; }
-
-  tensor::WeightFormat weight_format() const override {
-    tensor::WeightFormat format;
-    format.element = element_of(dtype_);
-    format.scaled = true;
-    format.scale_type = scale_type_;
-    if (granularity_ == Granularity::kTensor) format.group_n = 0;
-    if (granularity_ == Granularity::kBlock) {
-      format.group_n = shared_.block.n;
-      format.group_k = shared_.block.k;
-    }
-    return format;
-  }
-
-  tensor::ActivationFormat activation_format() const override {
-    using Activation = tensor::ActivationFormat;
-    Activation out;
-    out.type = Activation::Type::kE4M3;
-    out.is_static = shared_.is_static;
-    if (shared_.is_static) out.granularity = Activation::Granularity::kTensor;
-    if (granularity_ == Granularity::kBlock) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = shared_.block.k;
-    }
-    return out;
-  }
-
-  std::vector<WeightSpec> create_weights() const override { return specs_; }
-
-  Result<tensor::QuantizedWeight> process_weights_after_loading(
-      int64_t n, int64_t k, const RawWeights& raw) const override {
-    NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, "weight", {n, k}));
-    NIBBLE_TRY(check_codes(*weight, k));
-    tensor::Shape shape = specs_[1].shape;
-    if (granularity_ == Granularity::kChannel) shape = {n};
-    if (granularity_ == Granularity::kBlock) {
-      shape = {ceil_div(n, shared_.block.n), ceil_div(k, shared_.block.k)};
-    }
-    NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, scale_suffix_, shape));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
-    NIBBLE_ASSIGN(out.scale, read_scales(*scales, scale_suffix_));
-    if (granularity_ == Granularity::kPart) out.scale = one_per_output(out.scale, n);
-    if (shared_.is_static) {
-      NIBBLE_ASSIGN(out.input_scale, read_input_scale(raw));
-    }
-    out.code = *weight;
-    return out;
-  }
-
- private:
-  void add_input_scale(const LinearLayer& layer, const TensorLookup& tensors) {
-    const TensorInfo* stored = find_tensor(tensors, layer.module, "input_scale");
-    const TensorInfo* other = find_tensor(tensors, layer.module, "activation_scale");
-    input_suffix_ = stored == nullptr && other != nullptr ? "activation_scale" : "input_scale";
-    if (stored == nullptr) stored = other;
-    if (!shared_.is_static && stored == nullptr) return;
-    WeightSpec spec = wanted(Slot::kInputScale, input_suffix_, kFloats, {}, {}, {});
-    if (stored != nullptr &&
-        squeezed(stored->shape) == squeezed({static_cast<int64_t>(parts_.size())})) {
-      spec.shape = stored->shape;
-    }
-    if (!shared_.is_static) {
-      spec.slot = Slot::kUnused;
-      spec.required = false;
-      spec.unused = "activation_scheme is dynamic";
-    }
-    specs_.push_back(std::move(spec));
-  }
-
-  // One scale for x, so that the parts of a fused layer must agree on theirs.
-  Result<float> read_input_scale(const RawWeights& raw) const {
-    const TensorView* view = raw.get(Slot::kInputScale);
-    if (view == nullptr) {
-      return fail(
-          ErrorCode::kNotFound,
-          fmt::format("{}: the tensor is missing, but activation_scheme is static", input_suffix_));
-    }
-    NIBBLE_ASSIGN(view, need(raw, Slot::kInputScale, input_suffix_, specs_[2].shape));
-    NIBBLE_ASSIGN(const std::vector<float> scale, read_scales(*view, input_suffix_));
-    for (float s : scale) {
-      if (s == scale[0]) continue;
-      return fail(
-          ErrorCode::kUnsupported,
-          fmt::format("{}: the parts of a fused layer have the input scales {}; one product "
-                      "needs one",
-                      input_suffix_, fmt::join(scale, ", ")));
-    }
-    return scale[0];
-  }
-
-  // A rank has the same share of each part.
-  std::vector<float> one_per_output(const std::vector<float>& of_part, int64_t n) const {
-    std::vector<float> out;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      out.insert(out.end(), static_cast<size_t>(parts_[i] * n / n_), of_part[i]);
-    }
-    return out;
-  }
-
-  Shared shared_;
-  Granularity granularity_;
-  std::string scale_suffix_, input_suffix_;
-  int64_t n_;
-  std::vector<int64_t> parts_;
-  DType scale_type_, dtype_;
-  std::vector<WeightSpec> specs_;
-};
 
 // modules_to_convert and kv_cache_scheme are known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
@@ -237,20 +32,6 @@ constexpr std::string_view kKnown =
     "scale_fmt "
     "fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
 constexpr std::string_view kHarmless = "dequantize kv_cache_quant_method meta";
-constexpr std::string_view kCacheScales[] = {".k_scale",
-                                             ".v_scale",
-                                             ".q_scale",
-                                             ".kv_scale",
-                                             ".prob_scale",
-                                             ".prob_output_scale",
-                                             ".k_proj.output_scale",
-                                             ".v_proj.output_scale",
-                                             ".q_proj.output_scale",
-                                             ".k_cache.scale",
-                                             ".v_cache.scale",
-                                             ".k_zero_point",
-                                             ".v_zero_point",
-                                             ".q_zero_point"};
 
 class Fp8Config : public QuantizationConfig {
  public:
@@ -258,13 +39,7 @@ class Fp8Config : public QuantizationConfig {
   std::vector<const NameMatcher*> matchers() const override { return {&ignored_}; }
 
   std::string unused_reason(const TensorInfo& info) const override {
-    for (std::string_view suffix : kCacheScales) {
-      const std::string_view name = info.name;
-      if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-        return "a scale of a quantized KV cache; the cache here is not quantized";
-      }
-    }
-    return {};
+    return cache_scale_reason(info);
   }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
@@ -275,7 +50,7 @@ class Fp8Config : public QuantizationConfig {
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
       return unquantized_method(layer, tensors);
     }
-    if (std::find(kWeights.begin(), kWeights.end(), weight->dtype) == kWeights.end()) {
+    if (!is_fp8(weight->dtype)) {
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{}: expected a type of fp8 or a plain float, found {}", weight->name,
                               tensor::name(weight->dtype)));
@@ -283,9 +58,18 @@ class Fp8Config : public QuantizationConfig {
     for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
       const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
       if (scale == nullptr) continue;
-      NIBBLE_ASSIGN(const Granularity granularity, granularity_of(layer, *scale));
-      return std::unique_ptr<LinearMethod>(
-          std::make_unique<Fp8Method>(layer, tensors, shared_, granularity, *scale, suffix));
+      ScaledCodes codes{.scheme = "fp8",
+                        .element = element_of_fp8(weight->dtype),
+                        .code_types = kFp8Types,
+                        .scale = std::string(suffix)};
+      NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, block_, "weight_block_size"));
+      codes.activation = activation();
+      codes.input_scale_unused = "activation_scheme is dynamic";
+      if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
+          find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
+        codes.input_scale = "activation_scale";  // transformers' name
+      }
+      return scaled_codes_method(layer, tensors, std::move(codes));
     }
     return no_scale(layer, *weight, tensors);
   }
@@ -299,9 +83,9 @@ class Fp8Config : public QuantizationConfig {
     NIBBLE_TRY(choice_key(dictionary, "scale_fmt", {"float", "ue8m0"}));
     NIBBLE_TRY(choice_key(dictionary, "expert_dtype", {"fp8"}));
     NIBBLE_TRY(choice_key(dictionary, "store_dtype", {"fp8"}));
-    shared_.is_static = activation == "static";
+    is_static_ = activation == "static";
     NIBBLE_TRY(read_block(dictionary));
-    if (shared_.is_static && shared_.block.n != 0) {
+    if (is_static_ && block_.n != 0) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: activation_scheme is static, but weight_block_size is given; "
                               "block weights have dynamic activations",
@@ -321,12 +105,11 @@ class Fp8Config : public QuantizationConfig {
     for (const TensorInfo& info : tensors.all) {
       const std::string_view name = info.name;
       if (name.size() > 12 && name.substr(name.size() - 12) == ".input_scale") {
-        shared_.is_static = true;
+        is_static_ = true;
       }
     }
-    notes.push_back(
-        fmt::format("no quantization_config: activations taken as {}",
-                    shared_.is_static ? "static, for there are input scales" : "dynamic"));
+    notes.push_back(fmt::format("no quantization_config: activations taken as {}",
+                                is_static_ ? "static, for there are input scales" : "dynamic"));
   }
 
  private:
@@ -340,26 +123,22 @@ class Fp8Config : public QuantizationConfig {
                   fmt::format("{}: weight_block_size: expected two positive integers, found {}",
                               dictionary.where(), size->dump()));
     }
-    shared_.block = {size->as_array()[0].as_int(), size->as_array()[1].as_int()};
+    block_ = {size->as_array()[0].as_int(), size->as_array()[1].as_int()};
     return {};
   }
 
-  // The shape of the scale decides what it scales.
-  Result<Granularity> granularity_of(const LinearLayer& layer, const TensorInfo& scale) const {
-    const tensor::Shape shape = squeezed(scale.shape);
-    const Block& b = shared_.block;
-    std::string blocks = "weight_block_size is not given";
-    if (b.n != 0) {
-      const tensor::Shape expected = {ceil_div(layer.n, b.n), ceil_div(layer.k, b.k)};
-      if (shape == squeezed(expected)) return Granularity::kBlock;
-      blocks = fmt::format("one per block of {} x {} is {}", b.n, b.k, tensor::to_string(expected));
+  // Per tensor when static; else per token, per token and bk inputs with blocks.
+  tensor::ActivationFormat activation() const {
+    using Activation = tensor::ActivationFormat;
+    Activation out;
+    out.type = Activation::Type::kE4M3;
+    out.is_static = is_static_;
+    if (is_static_) out.granularity = Activation::Granularity::kTensor;
+    if (block_.n != 0) {
+      out.granularity = Activation::Granularity::kGroup;
+      out.group = block_.k;
     }
-    if (shape.empty()) return Granularity::kTensor;
-    if (shape == tensor::Shape{layer.n}) return Granularity::kChannel;
-    if (shape == tensor::Shape{static_cast<int64_t>(layer.parts.size())}) return Granularity::kPart;
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: {} is neither one scale nor one per output ({}); {}", scale.name,
-                            tensor::to_string(scale.shape), layer.n, blocks));
+    return out;
   }
 
   static Failure no_scale(const LinearLayer& layer, const TensorInfo& weight,
@@ -381,7 +160,8 @@ class Fp8Config : public QuantizationConfig {
                     weight.name, tensor::name(weight.dtype), found));
   }
 
-  Shared shared_;
+  Area block_;  // (0, 0): no blocks
+  bool is_static_ = false;
   NameMatcher ignored_;
 };
 

@@ -196,14 +196,30 @@ TEST(fp8, a_scale_of_a_strange_shape_is_refused) {
   const LinearLayer layer{kModule, 6, 10, false, {}};
   EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
             kModule +
-                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (6); "
+                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (6), and "
                 "weight_block_size is not given");
-  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 3},
-                        std::vector<float>(6, 1));
-  EXPECT_EQ(message(load_layer(checkpoint, kBlock, layer)),
-            kModule +
-                ".weight_scale_inv: (2, 3) is neither one scale nor one per output (6); one per "
-                "block of 4 x 8 is (2, 2)");
+}
+
+TEST(fp8, a_scale_that_is_not_one_per_block_contradicts_weight_block_size) {
+  const LinearLayer layer{kModule, 6, 10, false, {}};
+  for (const auto& [shape, text] : {std::pair<Shape, const char*>{{}, "()"},
+                                    {{6}, "(6)"},
+                                    {{6, 1}, "(6, 1)"},
+                                    {{2, 3}, "(2, 3)"}}) {
+    TestCheckpoint checkpoint = weight_only(6, 10);
+    const auto count = static_cast<size_t>(*tensor::element_count(shape));
+    checkpoint.add(kModule + ".weight_scale_inv", DType::kF32, shape, std::vector<float>(count, 1));
+    EXPECT_EQ(message(load_layer(checkpoint, kBlock, layer)),
+              fmt::format("{}.weight_scale_inv is {}, but weight_block_size says blocks of 4 x 8, "
+                          "which makes (2, 2)",
+                          kModule, text));
+  }
+  // A layer of one block has one scale.
+  TestCheckpoint small = weight_only(3, 8);
+  small.add<float>(kModule + ".weight_scale_inv", DType::kF32, {}, {2});
+  const auto weight = load_layer(small, kBlock, {kModule, 3, 8, false, {}});
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 g8");
 }
 
 TEST(fp8, scales_that_are_not_positive_numbers_are_refused_by_place) {

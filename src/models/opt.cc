@@ -1,0 +1,74 @@
+// OPT: LayerNorm with biases, learned positions, biases everywhere, an MLP with ReLU and no gate.
+//
+//   x  = embed(token) + positions[i + 2]
+//   x += out_proj(attention(q(n1 x), k(n1 x), v(n1 x)))
+//   x += fc2(relu(fc1(n2 x)))
+#include <fmt/format.h>
+
+#include "models/architecture.h"
+#include "models/config.h"
+
+namespace nibble::models {
+
+using layers::Part;
+
+namespace {
+
+// The shapes of opt-350m and of old fine-tunes, which no field of the spec says.
+Result<void> refuse_variants(const base::Json& config, const layers::DecoderSpec& spec) {
+  NIBBLE_ASSIGN(const int64_t width, config.get_int_or("word_embed_proj_dim", spec.hidden));
+  if (width != spec.hidden) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: word_embed_proj_dim: expected hidden_size ({}), found {}: the "
+                            "projections of the embedding (project_in, project_out) are not "
+                            "supported",
+                            config.where(), spec.hidden, width));
+  }
+  const std::pair<const char*, bool> expected[] = {{"do_layer_norm_before", true},
+                                                   {"layer_norm_elementwise_affine", true},
+                                                   {"_remove_final_layer_norm", false}};
+  for (const auto& [key, value] : expected) {
+    NIBBLE_ASSIGN(const bool found, config.get_bool_or(key, value));
+    if (found == value) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: {}: {} is not supported", config.where(), key, found));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<layers::DecoderSpec> opt(const base::Json& config) {
+  NIBBLE_ASSIGN(layers::DecoderSpec spec,
+                read_common(config, {.kv_heads_key = "",
+                                     .ffn_key = "ffn_dim",
+                                     .activation_key = "activation_function",
+                                     .norm_eps_key = "",
+                                     .rotary = false,
+                                     .vocab = 50272,
+                                     .norm_eps = 1e-5,
+                                     .activation = "relu",
+                                     .tied = true}));
+  NIBBLE_TRY(refuse_variants(config, spec));
+  NIBBLE_ASSIGN(const bool bias, config.get_bool_or("enable_bias", true));
+  spec.norm = layers::NormKind::kLayer;
+  spec.norm_bias = true;
+  spec.qkv_bias = spec.o_bias = spec.mlp_bias = bias;
+  spec.first_position = 2;
+  spec.unused.emplace_back("version", "a number that the tool which trained it saved");
+  spec.names = {{Part::kEmbedding, "model.decoder.embed_tokens"},
+                {Part::kPositions, "model.decoder.embed_positions"},
+                {Part::kAttentionNorm, "model.decoder.layers.{}.self_attn_layer_norm"},
+                {Part::kQ, "model.decoder.layers.{}.self_attn.q_proj"},
+                {Part::kK, "model.decoder.layers.{}.self_attn.k_proj"},
+                {Part::kV, "model.decoder.layers.{}.self_attn.v_proj"},
+                {Part::kO, "model.decoder.layers.{}.self_attn.out_proj"},
+                {Part::kFfnNorm, "model.decoder.layers.{}.final_layer_norm"},
+                {Part::kUp, "model.decoder.layers.{}.fc1"},
+                {Part::kDown, "model.decoder.layers.{}.fc2"},
+                {Part::kFinalNorm, "model.decoder.final_layer_norm"},
+                {Part::kLmHead, "lm_head"}};
+  return spec;
+}
+
+}  // namespace nibble::models

@@ -1,0 +1,345 @@
+#include "quant/scaled_codes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "quant/stored.h"
+
+namespace nibble::quant {
+
+using tensor::DType;
+using tensor::Element;
+using tensor::TensorInfo;
+using tensor::TensorView;
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a
+// range.
+struct Specials {
+  uint8_t mask, first, last;
+};
+
+Specials specials_of(DType dtype) {
+  if (dtype == DType::kE4M3) return {0x7f, 0x7f, 0x7f};
+  if (dtype == DType::kE5M2) return {0x7f, 0x7c, 0x7f};
+  return {0xff, 0x80, 0x80};
+}
+
+// Shape and axes of one tensor.
+struct Layout {
+  tensor::Shape shape;
+  ShardAxis along_n, along_k;
+};
+
+Layout code_layout(Codes codes, int64_t n, int64_t k) {
+  switch (codes) {
+    case Codes::kBytes:
+      return {{n, k}, {0}, {1}};
+    case Codes::kNibblesK:
+      return {{n, k / 2}, {0}, {1, 2}};
+    case Codes::kNibblesN:
+      return {{n / 2, k}, {0, 2}, {1}};
+    case Codes::kBlocks:
+      break;
+  }
+  return {{n, k / 32, 16}, {0}, {1, 32}};
+}
+
+Layout scale_layout(const Area& area, int64_t parts, int64_t n, int64_t k) {
+  if (area.per_part) return {{parts}, {}, {}};
+  Layout out;
+  if (area.n != 0) {
+    out.along_n = {0, area.n};
+    out.shape.push_back(ceil_div(n, area.n));
+  }
+  if (area.k != 0) {
+    out.along_k = {static_cast<int>(out.shape.size()), area.k};
+    out.shape.push_back(ceil_div(k, area.k));
+  }
+  return out;
+}
+
+uint8_t nibble_of(uint8_t byte, int64_t index) { return index % 2 == 0 ? byte & 15 : byte >> 4; }
+
+// Packed nibbles -> codes (N, K), one a byte; those of a signed type sign-extended.
+void unpack_nibbles(const TensorView& packed, Codes codes, bool is_signed, int64_t n, int64_t k,
+                    uint8_t* code) {
+  const auto* from = reinterpret_cast<const uint8_t*>(packed.data);
+  const bool along_n = codes == Codes::kNibblesN;
+  for (int64_t row = 0; row < n; ++row) {
+    const uint8_t* bytes = from + (along_n ? row / 2 * k : row * (k / 2));
+    uint8_t* to = code + row * k;
+    for (int64_t i = 0; i < k; ++i) {
+      const uint8_t value = along_n ? nibble_of(bytes[i], row) : nibble_of(bytes[i / 2], i);
+      to[i] = is_signed ? static_cast<uint8_t>((value ^ 8) - 8) : value;
+    }
+  }
+}
+
+class ScaledCodesMethod : public LinearMethod {
+ public:
+  ScaledCodesMethod(const LinearLayer& layer, const TensorLookup& tensors, ScaledCodes codes)
+      : codes_(std::move(codes)), n_(layer.n), parts_(layer.parts) {
+    scale_type_ = stored_scale_type(find_tensor(tensors, layer.module, codes_.scale));
+    const Layout code = code_layout(codes_.codes, layer.n, layer.k);
+    const Layout scale = scale_layout(codes_.area, part_count(), layer.n, layer.k);
+    specs_ = {
+        wanted(Slot::kWeight, codes_.weight, codes_.code_types, code.shape, code.along_n,
+               code.along_k),
+        wanted(Slot::kScale, codes_.scale, kScaleTypes, scale.shape, scale.along_n, scale.along_k),
+    };
+    if (!codes_.scale2.empty()) {
+      specs_.push_back(wanted(Slot::kScale2, codes_.scale2, kFloats, {}, {}, {}));
+    }
+    if (!codes_.input_factor.empty()) {
+      specs_.push_back(
+          wanted(Slot::kInputFactor, codes_.input_factor, kFloats, {layer.k}, {}, {0}));
+    }
+    add_input_scale(layer, tensors);
+    for (const auto& [suffix, reason] : codes_.unused) {
+      specs_.push_back(wanted(Slot::kUnused, suffix, {}, {}, {}, {}));
+      specs_.back().required = false;
+      specs_.back().unused = reason;
+    }
+    add_bias(layer, tensors, specs_);
+  }
+
+  std::string_view scheme() const override { return codes_.scheme; }
+
+  tensor::WeightFormat weight_format() const override {
+    tensor::WeightFormat format;
+    format.element = codes_.element;
+    format.scaled = true;
+    format.scale_type = codes_.scale2.empty() ? scale_type_ : DType::kF32;
+    if (!codes_.area.per_part) {
+      format.group_n = codes_.area.n;
+      format.group_k = codes_.area.k;
+    }
+    return format;
+  }
+
+  tensor::ActivationFormat activation_format() const override { return codes_.activation; }
+  std::vector<WeightSpec> create_weights() const override { return specs_; }
+
+  Result<tensor::QuantizedWeight> process_weights_after_loading(
+      int64_t n, int64_t k, const RawWeights& raw) const override {
+    tensor::QuantizedWeight out;
+    out.format = weight_format();
+    out.activation = activation_format();
+    out.n = n;
+    out.k = k;
+    NIBBLE_TRY(read_codes(raw, out));
+    NIBBLE_TRY(read_weight_scales(raw, out));
+    if (!codes_.input_factor.empty()) {
+      NIBBLE_ASSIGN(const TensorView* factor,
+                    need(raw, Slot::kInputFactor, codes_.input_factor, {k}));
+      NIBBLE_ASSIGN(out.input_factor, read_scales(*factor, codes_.input_factor));
+    }
+    if (reads_input_scale()) {
+      NIBBLE_ASSIGN(out.input_scale, read_input_scale(raw));
+    }
+    return out;
+  }
+
+ private:
+  static DType stored_scale_type(const TensorInfo* scale) {
+    const DType type = scale_type(scale);
+    return type == DType::kU8 ? DType::kE8M0 : type;
+  }
+
+  int64_t part_count() const { return static_cast<int64_t>(parts_.size()); }
+  bool reads_input_scale() const {
+    return codes_.activation.is_static ||
+           codes_.activation.scale_rule == tensor::ActivationFormat::ScaleRule::kE4M3;
+  }
+
+  Result<void> read_codes(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+    const tensor::Shape shape = code_layout(codes_.codes, out.n, out.k).shape;
+    NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, codes_.weight, shape));
+    if (codes_.codes == Codes::kBytes) {
+      if (is_fp8(weight->dtype)) NIBBLE_TRY(check_fp8_codes(*weight, codes_.weight, out.k));
+      out.code = *weight;
+      return {};
+    }
+    NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * out.k)));
+    unpack_nibbles(*weight, codes_.codes, codes_.element == Element::kS4, out.n, out.k,
+                   reinterpret_cast<uint8_t*>(out.code_owner.data()));
+    out.code = {DType::kU8, {out.n, out.k}, out.code_owner.data(), out.code_owner.size()};
+    return {};
+  }
+
+  Result<void> read_weight_scales(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+    const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
+    NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
+    NIBBLE_ASSIGN(out.scale, read_scales(*scales, codes_.scale));
+    if (codes_.area.per_part) {
+      NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
+    }
+    if (codes_.scale2.empty()) return {};
+    NIBBLE_ASSIGN(const TensorView* second, need(raw, Slot::kScale2, codes_.scale2, {}));
+    NIBBLE_ASSIGN(const std::vector<float> value, read_scales(*second, codes_.scale2));
+    for (float& scale : out.scale) {
+      scale = codes_.scale2_divides ? scale / value[0] : scale * value[0];
+    }
+    return {};
+  }
+
+  void add_input_scale(const LinearLayer& layer, const TensorLookup& tensors) {
+    const TensorInfo* stored = find_tensor(tensors, layer.module, codes_.input_scale);
+    if (!reads_input_scale() && stored == nullptr) return;
+    WeightSpec spec = wanted(Slot::kInputScale, codes_.input_scale, kFloats, {}, {}, {});
+    if (stored != nullptr && part_count() > 0 &&
+        squeezed(stored->shape) == squeezed({part_count()})) {
+      spec.shape = stored->shape;
+    }
+    if (!reads_input_scale()) {
+      spec.slot = Slot::kUnused;
+      spec.required = false;
+      spec.unused = codes_.input_scale_unused;
+    }
+    input_scale_shape_ = spec.shape;
+    specs_.push_back(std::move(spec));
+  }
+
+  // One scale for x, so that the parts of a fused layer must agree on theirs.
+  Result<float> read_input_scale(const RawWeights& raw) const {
+    const std::string& suffix = codes_.input_scale;
+    if (raw.get(Slot::kInputScale) == nullptr) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{}: the tensor is missing, but the activations need it", suffix));
+    }
+    NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kInputScale, suffix, input_scale_shape_));
+    NIBBLE_ASSIGN(const std::vector<float> scale, read_scales(*view, suffix));
+    for (float s : scale) {
+      if (s == scale[0]) continue;
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: the parts of a fused layer have the input scales {}; one product "
+                      "needs one",
+                      suffix, fmt::join(scale, ", ")));
+    }
+    return scale[0];
+  }
+
+  // A rank has the same share of each part.
+  Result<std::vector<float>> one_per_output(const std::vector<float>& of_part, int64_t n) const {
+    std::vector<float> out;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i] * n % n_ != 0) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("a rank with {} of {} outputs would have a fraction of the {} of "
+                                "part {}; use fewer ranks",
+                                n, n_, parts_[i], i));
+      }
+      out.insert(out.end(), static_cast<size_t>(parts_[i] * n / n_), of_part[i]);
+    }
+    return out;
+  }
+
+  ScaledCodes codes_;
+  int64_t n_;
+  std::vector<int64_t> parts_;
+  DType scale_type_;
+  tensor::Shape input_scale_shape_;
+  std::vector<WeightSpec> specs_;
+};
+
+}  // namespace
+
+bool is_fp8(DType dtype) {
+  return std::find(kFp8Types.begin(), kFp8Types.end(), dtype) != kFp8Types.end();
+}
+
+Element element_of_fp8(DType dtype) {
+  return dtype == DType::kE4M3       ? Element::kE4M3
+         : dtype == DType::kE4M3FNUZ ? Element::kE4M3FNUZ
+         : dtype == DType::kE5M2     ? Element::kE5M2
+                                     : Element::kE5M2FNUZ;
+}
+
+Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area block,
+                     std::string_view block_key) {
+  const tensor::Shape shape = squeezed(scale.shape);
+  const auto parts = static_cast<int64_t>(layer.parts.size());
+  if (block.n != 0) {
+    const tensor::Shape expected = {ceil_div(layer.n, block.n), ceil_div(layer.k, block.k)};
+    if (shape == squeezed(expected)) return block;
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is {}, but {} says blocks of {} x {}, which makes {}", scale.name,
+                            tensor::to_string(scale.shape), block_key, block.n, block.k,
+                            tensor::to_string(expected)));
+  }
+  if (shape.empty()) return kPerTensor;
+  if (shape == tensor::Shape{layer.n}) return kPerOutput;
+  if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
+                          "given",
+                          scale.name, tensor::to_string(scale.shape), layer.n, block_key));
+}
+
+std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
+                                                  const TensorLookup& tensors, ScaledCodes codes) {
+  return std::make_unique<ScaledCodesMethod>(layer, tensors, std::move(codes));
+}
+
+Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
+  TensorView typed = view;
+  if (typed.dtype == DType::kU8) typed.dtype = DType::kE8M0;
+  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(typed, suffix));
+  const bool zero_is_small = view.dtype == DType::kE4M3;
+  for (size_t i = 0; i < scale.size(); ++i) {
+    if (scale[i] > 0 || (zero_is_small && scale[i] == 0)) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
+                                                 element_name(suffix, view.shape, i), scale[i]));
+  }
+  return scale;
+}
+
+Result<void> check_fp8_codes(const TensorView& weight, std::string_view suffix, int64_t k) {
+  const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
+  const Specials range = specials_of(weight.dtype);
+  const auto is_special = [range](uint8_t c) {
+    return static_cast<int>((c & range.mask) >= range.first) & ((c & range.mask) <= range.last);
+  };
+  int special = 0;  // without branches, so that the compiler makes a vector loop of it
+  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(code[i]);
+  if (special == 0) return {};
+  const uint8_t* at = std::find_if(code, code + weight.bytes, is_special);
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{}: element ({}, {}) is {:#04x}, which is no number; the file is "
+                          "damaged or was quantized with a scale of zero",
+                          suffix, (at - code) / k, (at - code) % k, *at));
+}
+
+std::string cache_scale_reason(const TensorInfo& info) {
+  static constexpr std::string_view kSuffixes[] = {".k_scale",
+                                                   ".v_scale",
+                                                   ".q_scale",
+                                                   ".kv_scale",
+                                                   ".prob_scale",
+                                                   ".prob_output_scale",
+                                                   ".k_proj.k_bias",
+                                                   ".v_proj.v_bias",
+                                                   ".k_proj.output_scale",
+                                                   ".v_proj.output_scale",
+                                                   ".q_proj.output_scale",
+                                                   ".k_cache.scale",
+                                                   ".v_cache.scale",
+                                                   ".k_zero_point",
+                                                   ".v_zero_point",
+                                                   ".q_zero_point"};
+  for (std::string_view suffix : kSuffixes) {
+    const std::string_view name = info.name;
+    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
+      return "a scale of a quantized KV cache; the cache here is not quantized";
+    }
+  }
+  return {};
+}
+
+}  // namespace nibble::quant

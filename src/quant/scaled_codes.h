@@ -1,0 +1,92 @@
+// The weights that most schemes store: plain codes, and scales beside them. A scheme fills in a
+// ScaledCodes per layer (which tensors, which area has one scale) and gets a LinearMethod.
+//
+//   <module>.<weight>        codes, as Codes says
+//   <module>.<scale>         one per tensor, part, output, group of inputs, or block
+//   <module>.<scale2>        ()   a second level: multiplies every scale, or divides it
+//   <module>.<input_scale>   ()   static activations
+//   <module>.<input_factor>  (K)  multiplies the input before anything else
+//
+//   w[n, k] = value(code[n, k]) * (scale[area of (n, k)] * scale2)          in float32
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nibble/result.h"
+#include "quant/method.h"
+#include "quant/scheme.h"
+
+namespace nibble::quant {
+
+// How the codes of a layer lie in the stored tensor.
+enum class Codes : uint8_t {
+  kBytes,     // (N, K)          one a byte: e4m3, e5m2, s8
+  kNibblesK,  // (N, K/2)        two inputs a byte, the even one in the low half
+  kNibblesN,  // (N/2, K)        two outputs a byte, the even one in the low half
+  kBlocks,    // (N, K/32, 16)   32 inputs in 16 bytes, as kNibblesK
+};
+
+// The outputs and inputs that share a scale; 0 is the whole dimension, as in WeightFormat.
+struct Area {
+  int64_t n = 0, k = 0;
+  bool per_part = false;  // one for each part of a layer that is stored fused
+};
+inline constexpr Area kPerTensor = {0, 0};
+inline constexpr Area kPerOutput = {1, 0};
+
+// The one-byte float types; the types of their scales. u8 scales are e8m0 that was stored so.
+inline const std::vector<tensor::DType> kFp8Types = {
+    tensor::DType::kE4M3, tensor::DType::kE4M3FNUZ, tensor::DType::kE5M2, tensor::DType::kE5M2FNUZ};
+inline const std::vector<tensor::DType> kScaleTypes = {tensor::DType::kF32,  tensor::DType::kBF16,
+                                                       tensor::DType::kF16,  tensor::DType::kE8M0,
+                                                       tensor::DType::kE4M3, tensor::DType::kU8};
+bool is_fp8(tensor::DType dtype);
+tensor::Element element_of_fp8(tensor::DType dtype);
+
+struct ScaledCodes {
+  std::string_view scheme;
+  tensor::Element element = tensor::Element::kE4M3;
+  Codes codes = Codes::kBytes;
+  std::vector<tensor::DType> code_types;  // accepted
+  std::string weight = "weight";
+  std::string scale = "weight_scale";
+  Area area;
+  std::string scale2;  // "": none
+  bool scale2_divides = false;
+  tensor::ActivationFormat activation;
+  // Read (and required) when the activations are static, or have scales on two levels. Stored
+  // although they are not: unused, for the reason `input_scale_unused`.
+  std::string input_scale = "input_scale";
+  std::string input_scale_unused = "the activations are dynamic";
+  std::string input_factor;  // "": none
+  // More tensors of the layer that are known and not read: suffix, reason.
+  std::vector<std::pair<std::string, std::string>> unused;
+};
+
+// The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing,
+// and `block_key` the key that says it. Errors: the shape is none of the known ones; a config that
+// gives blocks and a scale that is not one per block.
+Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, Area block,
+                     std::string_view block_key);
+
+// The method for a layer whose tensors `codes` describes; they are looked up for their types.
+// Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks.
+std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
+                                                  const TensorLookup& tensors, ScaledCodes codes);
+
+// Elements of a scale tensor: finite and positive (e4m3 ones may have been rounded to 0). Errors
+// have the place.
+Result<std::vector<float>> read_scales(const tensor::TensorView& view, std::string_view suffix);
+
+// Refuses codes that are no numbers: nan, and the infinities of e5m2.
+Result<void> check_fp8_codes(const tensor::TensorView& weight, std::string_view suffix, int64_t k);
+
+// "" or why a tensor is known and left out: the scales and zero points of a quantized KV cache, in
+// the spellings of the field.
+std::string cache_scale_reason(const tensor::TensorInfo& info);
+
+}  // namespace nibble::quant
