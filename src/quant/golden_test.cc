@@ -149,6 +149,18 @@ TEST(golden, every_auto_round_folder_dequantizes_as_its_layout_says) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, every_hqq_folder_dequantizes_as_hqq_does) {
+  const auto folders = folders_of("hqq");
+  EXPECT_GE(folders.size(), 10u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_bitnet_folder_dequantizes_as_transformers_does) {
+  const auto folders = folders_of("bitnet");
+  EXPECT_GE(folders.size(), 4u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
   const auto folders = folders_of("compressed_tensors");
   EXPECT_GE(folders.size(), 32u);

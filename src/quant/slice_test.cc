@@ -283,6 +283,17 @@ TEST(slice, slices_of_auto_round_layers_join_to_the_whole) {
   }
 }
 
+TEST(slice, only_whole_bytes_of_hqq_and_bitnet_can_be_cut) {
+  const Outcome hqq = check_scheme("hqq");
+  EXPECT_EQ(hqq.formats_n, (std::set<std::string>{"u8c+min", "u8g32+min"}));
+  EXPECT_EQ(hqq.formats_k, (std::set<std::string>{"u8g32+min"}));
+  EXPECT_GT(hqq.refused, 0);
+  const Outcome bitnet = check_scheme("bitnet");
+  EXPECT_EQ(bitnet.formats_n, std::set<std::string>{"s2t"});  // digits stored as floats
+  EXPECT_EQ(bitnet.formats_k, std::set<std::string>{"s2t"});
+  EXPECT_GT(bitnet.refused, 0);
+}
+
 TEST(slice, a_weight_stored_in_one_row_is_cut_as_the_matrix_it_is) {
   WeightSpec codes = spec("weight", {4, 64}, {0}, {1, 2});  // K = 128, two codes a byte
   codes.flattened = true;
