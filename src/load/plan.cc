@@ -160,13 +160,14 @@ class Planner {
     const DecoderSpec& spec = plan_.spec;
     const bool separate_head = has_separate_head();
     add_module(Part::kEmbedding, 0,
-               {spec.module(Part::kEmbedding), spec.vocab, spec.hidden, false});
+               {spec.module(Part::kEmbedding), spec.vocab, spec.hidden, false, {}, true});
     for (const layers::DeclaredLinear& linear : layers::declared_linears(spec)) {
       add_module(linear.part, linear.layer,
                  {spec.module(linear.part, linear.layer), linear.n, linear.k, linear.bias});
     }
     if (separate_head) {
-      add_module(Part::kLmHead, 0, {spec.module(Part::kLmHead), spec.vocab, spec.hidden, false});
+      add_module(Part::kLmHead, 0,
+                 {spec.module(Part::kLmHead), spec.vocab, spec.hidden, false, {}, true});
     }
   }
 
@@ -176,7 +177,7 @@ class Planner {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
     bool stored = false;
-    for (const char* suffix : {".weight", ".qweight", ".weight_packed"}) {
+    for (const char* suffix : {".weight", ".qweight", ".weight_packed", ".weight_blocks"}) {
       stored = stored || checkpoint_.find(head + suffix) != nullptr;
     }
     if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
@@ -209,15 +210,15 @@ class Planner {
     plan_.modules.push_back(std::move(*module));
   }
 
-  // --quantization names what is stored; it cannot make it so.
+  // --quantization names what is stored; it cannot make it so (but for fp8).
   void check_requested() {
     if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
     plan_.problems.push_back(
-        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and this version "
-                    "does not quantize while loading",
+        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
+                    "made while loading",
                     options_.quantization));
   }
 
