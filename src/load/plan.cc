@@ -306,7 +306,9 @@ class Planner {
     const bool separate_head = has_separate_head();
     const auto add = [&](Part part, int64_t layer, int64_t n, int64_t k, bool bias,
                          std::vector<int64_t> parts = {}) {
-      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts)});
+      const bool vocabulary =
+          part == Part::kEmbedding || part == Part::kPositions || part == Part::kLmHead;
+      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts), vocabulary});
     };
     add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
     if (spec.has(Part::kPositions)) {
@@ -324,7 +326,7 @@ class Planner {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
     bool stored = false;
-    for (const char* suffix : {".weight", ".qweight", ".weight_packed"}) {
+    for (const char* suffix : {".weight", ".qweight", ".weight_packed", ".weight_blocks"}) {
       stored = stored || checkpoint_.find(head + suffix) != nullptr;
     }
     if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
@@ -361,15 +363,15 @@ class Planner {
     plan_.modules.push_back(std::move(*module));
   }
 
-  // --quantization names what is stored; it cannot make it so.
+  // --quantization names what is stored; it cannot make it so (but for fp8).
   void check_requested() {
     if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
     plan_.problems.push_back(
-        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and this version "
-                    "does not quantize while loading",
+        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
+                    "made while loading",
                     options_.quantization));
   }
 

@@ -208,7 +208,8 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
   NIBBLE_TRY(check_meaning(facts, requested));
   if (scheme->claims(facts)) return scheme;
   for (std::string_view other : scheme->over) {
-    if (!facts.gguf && normalized(other) == normalized(facts.method)) return find_scheme(other);
+    const Scheme* stored = find_scheme(other);
+    if (stored != nullptr && stored->claims(facts)) return stored;
   }
   if (facts.gguf || !facts.method.empty()) {
     return fail(ErrorCode::kUsage,

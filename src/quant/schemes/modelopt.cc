@@ -61,13 +61,12 @@ class ModelOptConfig : public QuantizationConfig {
       NIBBLE_ASSIGN(settings_, read_modelopt(*facts.quantization, warnings));
       NIBBLE_TRY(compare_with_sidecar(facts));
     }
-    if (settings_.algo.name.empty()) settings_.algo.name = kMixed;
-    if (settings_.algo.name == kMixed && settings_.layers.empty()) {
-      notes.push_back(
-          fmt::format("{} names no algorithm and no quantized layers: every layer is "
-                      "read as its tensors are stored",
-                      settings_.where));
+    const bool unnamed = settings_.algo.name.empty();
+    if (unnamed || (settings_.algo.name == kMixed && settings_.layers.empty())) {
+      notes.push_back(fmt::format("{} names no {}: every layer is read as its tensors are stored",
+                                  settings_.where, unnamed ? "algorithm" : "quantized layers"));
     }
+    if (unnamed) settings_.algo.name = kMixed;
     NIBBLE_ASSIGN(excluded_,
                   NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules"));
     std::vector<std::string> names;
