@@ -113,6 +113,7 @@ class Planner {
     plan_modules();
     check_requested();
     plan_vectors();
+    plan_cache();
     account();
     note_undeclared_biases();
     if (checkpoint_.gguf() != nullptr) {
@@ -273,6 +274,7 @@ class Planner {
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
+    NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));
     plan_.scheme = scheme->name;
     const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
     if (!taken.empty()) plan_.notes.push_back(taken);
@@ -420,6 +422,22 @@ class Planner {
     plan_.vectors.push_back({norm.part, norm.layer, bias, info});
   }
 
+  void plan_cache() {
+    plan_.cache = make_cache_plan(checkpoint_, plan_.spec, kv_cache_, options_.kv_type,
+                                  options_.kv_left_alone, lookup_);
+    append(plan_.notes, plan_.cache.notes);
+    append(plan_.problems, plan_.cache.problems);
+    for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
+    for (const PlannedCache& layer : plan_.cache.layers) {
+      for (const TensorInfo* info : layer.method.used()) used_.insert(info);
+      for (const auto& [info, why] : layer.method.unused()) {
+        if (!used_.insert(info).second) continue;
+        ++known_unused_;
+        plan_.unused.push_back({info->name, why});
+      }
+    }
+  }
+
   // Every stored tensor is used, known-unused with a reason, or a problem.
   void account() {
     plan_.tensors_total = static_cast<int64_t>(lookup_.all.size());
@@ -492,6 +510,7 @@ class Planner {
   std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
+  quant::KvCacheConfig kv_cache_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
   size_t known_unused_ = 0;  // of used_

@@ -72,7 +72,7 @@ class CompressedConfig : public QuantizationConfig {
                            transform.name);
       }
     }
-    return cache_scale_reason(info);
+    return {};
   }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
