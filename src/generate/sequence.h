@@ -43,6 +43,7 @@ class Sequence {
   Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
            int64_t capacity, layers::Runner runner, layers::DecoderCache cache);
   Result<void> check(std::span<const int32_t> tokens) const;
+  Result<void> remake_keys(int64_t whole);
   Result<void> emit_rows(const float* hidden, int64_t m, const RowSink& rows);
   Error blame() const;
 
@@ -53,6 +54,7 @@ class Sequence {
   layers::Runner runner_;
   layers::DecoderCache cache_;
   std::vector<int32_t> tokens_;
+  bool long_keys_ = false;  // the cached keys have longrope's frequencies for long contexts
   std::vector<float> last_logits_;
 };
 

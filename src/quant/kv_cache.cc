@@ -191,6 +191,24 @@ Result<KvCacheConfig> read_kv_cache(const Json& dictionary) {
   return std::move(said[0]);
 }
 
+Result<KvCacheConfig> find_kv_cache(const base::Json* dictionary,
+                                    const base::Json* hf_quant_config) {
+  KvCacheConfig own, beside;
+  if (dictionary != nullptr) {
+    NIBBLE_ASSIGN(own, read_kv_cache(*dictionary));
+  }
+  if (hf_quant_config != nullptr && hf_quant_config != dictionary) {
+    NIBBLE_ASSIGN(beside, read_kv_cache(*hf_quant_config));
+  }
+  if (own.where.empty()) return beside;
+  if (!beside.where.empty() && own.type != beside.type) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} and {} name different caches; remove the one that is wrong",
+                            own.where, beside.where));
+  }
+  return own;
+}
+
 bool stores_kv_scales(const TensorLookup& tensors) {
   return std::any_of(tensors.all.begin(), tensors.all.end(), [](const TensorInfo& info) {
     const std::string_view name = info.name;
@@ -298,6 +316,10 @@ Result<KVCacheMethod> KVCacheMethod::create(std::string_view attention, int64_t 
               fmt::format("of {}, which are not quantized here", what));
     }
   };
+  for (const char side : {'k', 'v'}) {
+    account(tensors.find(spelled(attention, "?_proj.?_bias", side)), false,
+            "the bias of an affine KV cache; the cache here has none");
+  }
   account_all(std::span(kScaleNames).first(8), "the queries");
   account_all(kZeroNames, "the queries");
   account_all(kProbNames, "the attention's probabilities");

@@ -1,10 +1,6 @@
-// The scales of a quantized KV cache, once for all dialects. A scheme hands over its dictionary in
-// one call,
-//
-//   NIBBLE_ASSIGN(config->kv_cache, read_kv_cache(dictionary));
-//
-// and is done: load/ finds the tensors of each attention module, whoever spelled their names, and
-// accounts for them.
+// The scales of a quantized KV cache, once for all dialects: load/ asks the dictionaries, finds the
+// tensors of each attention module, whoever spelled their names, and accounts for them. Schemes
+// have no part in it.
 //
 //   stored = round(x / scale + zero)    read = (stored - zero) * scale
 //
@@ -42,6 +38,11 @@ struct KvCacheConfig {
 // inside "quantization") or `export: kv_cache_group` (Quark) of a quantization dictionary. Errors:
 // two of them that differ; a value of the wrong type.
 Result<KvCacheConfig> read_kv_cache(const base::Json& dictionary);
+
+// The same from a checkpoint's dictionary and ModelOpt's hf_quant_config.json, either of which may
+// be missing. Error: both speak of the cache and differ.
+Result<KvCacheConfig> find_kv_cache(const base::Json* dictionary,
+                                    const base::Json* hf_quant_config);
 
 // Whether any scale of a cache is stored at all.
 bool stores_kv_scales(const TensorLookup& tensors);

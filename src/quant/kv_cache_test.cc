@@ -51,6 +51,21 @@ TEST(kv_cache_config, static_scales_are_a_promise_but_modelopt_leaves_out_ones) 
   EXPECT_FALSE(read(R"({"kv_cache_quant_algo": "FP8"})").promised);
 }
 
+TEST(kv_cache_config, two_files_that_both_speak_of_it_must_agree) {
+  const base::Json fp8 = json(R"({"kv_cache_quant_algo": "FP8"})", "hf_quant_config.json");
+  const base::Json same =
+      json(R"({"kv_cache_scheme": {"type": "float", "num_bits": 8}})", "a.json");
+  const base::Json other = json(R"({"kv_cache_scheme": {"type": "int", "num_bits": 8}})", "a.json");
+  const base::Json silent = json("{}", "a.json");
+  EXPECT_EQ(find_kv_cache(&silent, &fp8)->type, kernels::KvType::kE4M3);
+  EXPECT_EQ(find_kv_cache(nullptr, &fp8)->type, kernels::KvType::kE4M3);
+  EXPECT_EQ(find_kv_cache(&same, &fp8)->type, kernels::KvType::kE4M3);
+  EXPECT_FALSE(find_kv_cache(&silent, nullptr)->type);
+  EXPECT_EQ(message(find_kv_cache(&other, &fp8)),
+            "a.json: kv_cache_scheme and hf_quant_config.json: kv_cache_quant_algo name different "
+            "caches; remove the one that is wrong");
+}
+
 TEST(kv_cache_config, what_nibble_has_not_is_named) {
   const std::string at = "config.json: quantization_config: ";
   EXPECT_EQ(read(R"({"kv_cache_quant_algo": "NVFP4"})").unsupported,

@@ -91,6 +91,7 @@ struct LinearLayer {
   // qkv_proj): a scale "per tensor" may then be one per part. A rank holds its share of each part.
   // Empty: one part.
   std::vector<int64_t> parts;
+  bool vocabulary = false;  // the embedding or the head: quantizing while loading leaves it alone
 };
 
 class LinearMethod {

@@ -377,7 +377,9 @@ bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method =
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
   auto config = std::make_unique<BitsandbytesConfig>();
-  if (facts.quantization != nullptr) NIBBLE_TRY(config->read(*facts.quantization));
+  if (facts.quantization != nullptr) {
+    NIBBLE_TRY(config->read(*facts.quantization));
+  }
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_config.h"
 #include "quant/schemes/compressed_tensors_weight.h"
@@ -90,23 +91,25 @@ class CompressedConfig : public QuantizationConfig {
     }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
     if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
-      return compressed::compressed_method(layer, tensors, storage, nullptr, {}, rotation);
-    }
-    if (group == nullptr) return no_group(layer, ignored.has_value());
-    if (group->quantizes_outputs) {
+      group = nullptr;
+    } else if (group == nullptr) {
+      return no_group(layer, ignored.has_value());
+    } else if (group->quantizes_outputs) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: output_activations is given; what a layer gives out is not "
                               "quantized here",
                               group->where));
     }
-    return compressed::compressed_method(layer, tensors, storage, group, config_.dense_words,
-                                         rotation);
+    NIBBLE_ASSIGN(compressed::Form form,
+                  compressed::form_of(layer, tensors, storage, group, config_.dense_words));
+    form.input_hadamard = rotation;
+    return compressed::compressed_method(layer, tensors, std::move(form));
   }
 
  private:
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
     const TensorInfo* kept = find_tensor(tensors, layer.module, "compressed");
-    return kept != nullptr && tensor::is_plain_float(kept->dtype);
+    return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
   // The group that quantizes a layer's weights, by its name, the name of the layer it is fused
@@ -177,9 +180,7 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
                 "compressed-tensors needs a quantization_config that has config_groups");
   }
   NIBBLE_ASSIGN(compressed::Config config, compressed::read_config(*facts.quantization));
-  auto out = std::make_unique<CompressedConfig>(std::move(config));
-  NIBBLE_ASSIGN(out->kv_cache, read_kv_cache(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(out));
+  return std::unique_ptr<QuantizationConfig>(std::make_unique<CompressedConfig>(std::move(config)));
 }
 
 constexpr std::string_view kAliases[] = {"sparseml", "llm-compressor", "llmcompressor"};

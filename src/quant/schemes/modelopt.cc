@@ -55,16 +55,14 @@ class ModelOptConfig : public QuantizationConfig {
     settings_.where = "the checkpoint";
     if (facts.quantization != nullptr) {
       NIBBLE_ASSIGN(settings_, read_modelopt(*facts.quantization, warnings));
-      NIBBLE_ASSIGN(kv_cache, read_kv_cache(*facts.quantization));
       NIBBLE_TRY(compare_with_sidecar(facts));
     }
-    if (settings_.algo.name.empty()) settings_.algo.name = kMixed;
-    if (settings_.algo.name == kMixed && settings_.layers.empty()) {
-      notes.push_back(
-          fmt::format("{} names no algorithm and no quantized layers: every layer is "
-                      "read as its tensors are stored",
-                      settings_.where));
+    const bool unnamed = settings_.algo.name.empty();
+    if (unnamed || (settings_.algo.name == kMixed && settings_.layers.empty())) {
+      notes.push_back(fmt::format("{} names no {}: every layer is read as its tensors are stored",
+                                  settings_.where, unnamed ? "algorithm" : "quantized layers"));
     }
+    if (unnamed) settings_.algo.name = kMixed;
     NIBBLE_ASSIGN(excluded_,
                   NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules"));
     std::vector<std::string> names;
@@ -82,9 +80,6 @@ class ModelOptConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(ModelOptSettings other, read_modelopt(*facts.hf_quant_config, warnings));
     if (std::string text = difference(settings_, other); !text.empty()) {
       return fail(ErrorCode::kCorrupt, std::move(text));
-    }
-    if (settings_.kv_cache.empty()) {
-      NIBBLE_ASSIGN(kv_cache, read_kv_cache(*facts.hf_quant_config));
     }
     if (settings_.algo.name.empty()) settings_.algo.name = other.algo.name;
     if (settings_.algo.group == 0) settings_.algo.group = other.algo.group;
