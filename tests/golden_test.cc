@@ -167,11 +167,13 @@ double tolerance(const std::vector<float>& expected) {
   return 16 * 1.4e-5 * typical;
 }
 
-// The expected logits of kv/ were computed with the quantized cache that the checkpoint asks for,
-// all others with keys and values in float32.
+// This folder asks for a quantized cache; its expected logits were computed with keys and values in
+// float32, to judge the weights and activations alone. (kv/ and modelopt/fp8 judge the cache.)
+constexpr char kFloatCache[] = "/compressed_tensors/fp8_static_kv";
+
 void expect_logits(const std::string& path, Options options, const ExpectedFile& file,
                    const std::string& prefix) {
-  if (path.find("/golden/kv/") == path.npos) options.kv_cache_dtype = "f32";
+  if (path.ends_with(kFloatCache)) options.kv_cache_dtype = "f32";
   const auto tokens64 = file.read<int64_t>(prefix + "tokens");
   const auto expected = file.read<float>(prefix + "logits");
   const std::vector<int32_t> tokens(tokens64.begin(), tokens64.end());

@@ -13,7 +13,8 @@ using tensor::TensorInfo;
 
 // The module that keys and values belong to: "model.layers.0.self_attn", in a GGUF file "blk.0".
 std::string attention_module(const layers::DecoderSpec& spec, int64_t layer) {
-  const std::string k = spec.module(layers::Part::kK, layer);
+  const bool fused = spec.names[layers::Part::kK].empty();
+  const std::string k = spec.module(fused ? layers::Part::kQkv : layers::Part::kK, layer);
   return k.substr(0, k.rfind('.'));
 }
 

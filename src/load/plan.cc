@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "load/gguf_config.h"
@@ -111,6 +112,7 @@ class Planner {
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
     plan_modules();
+    tell_failed();
     check_requested();
     plan_vectors();
     plan_cache();
@@ -344,8 +346,7 @@ class Planner {
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
     auto module = plan_module(declared, *quantization_, lookup_, options_);
     if (!module) {
-      plan_.problems.push_back(
-          fmt::format("layer {}: {}", declared.module, module.error().message));
+      plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.
       blamed_.push_back(declared.module + ".");
       return;
@@ -363,6 +364,25 @@ class Planner {
       }
     }
     plan_.modules.push_back(std::move(*module));
+  }
+
+  // A sentence for each module that cannot be planned; modules with the same trouble share one.
+  void tell_failed() {
+    std::vector<std::pair<size_t, int>> told;  // the first module, and how many more
+    std::unordered_map<std::string_view, size_t> places;
+    for (size_t i = 0; i < plan_.failed.size(); ++i) {
+      const auto [at, fresh] = places.emplace(plan_.failed[i].second, told.size());
+      if (fresh) {
+        told.emplace_back(i, 0);
+      } else {
+        ++told[at->second].second;
+      }
+    }
+    for (const auto& [first, more] : told) {
+      const auto& [module, message] = plan_.failed[first];
+      plan_.problems.push_back(fmt::format(
+          "layer {}{}: {}", module, more == 0 ? "" : fmt::format(" and {} more", more), message));
+    }
   }
 
   // --quantization names what is stored; it cannot make it so (but for fp8).

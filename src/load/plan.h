@@ -64,9 +64,10 @@ struct UnusedTensor {
 struct LoadPlan {
   base::Json config;  // with overrides; of a GGUF file, made from its metadata
   layers::DecoderSpec spec;
-  std::string scheme;                  // the checkpoint's
-  std::string claims;                  // what it says of itself, in a line
-  std::vector<PlannedModule> modules;  // in the order a token meets them
+  std::string scheme;                                       // the checkpoint's
+  std::string claims;                                       // what it says of itself, in a line
+  std::vector<PlannedModule> modules;                       // in the order a token meets them
+  std::vector<std::pair<std::string, std::string>> failed;  // modules left out, and why
   std::vector<PlannedVector> vectors;
   const tensor::TensorInfo* rope_factors = nullptr;  // GGUF's rope_freqs.weight
   CachePlan cache;

@@ -23,6 +23,8 @@ constexpr std::string_view kScaleNames[] = {
 constexpr std::string_view kZeroNames[] = {"attn.?_zero_point",   "?_zero_point",
                                            "?_proj.?_zero_point", "qkv_proj.?_zero_point",
                                            "?_cache.zero_point",  "?_proj.output_zero_point"};
+// ModelOpt's affine caches: stored = (x - bias) / scale.
+constexpr std::string_view kBiasNames[] = {"?_proj.?_bias", "?_bias"};
 // Of the attention itself, which is not quantized here.
 constexpr std::string_view kProbNames[] = {"attn.prob_scale",   "prob_scale",
                                            "prob_output_scale", "attn.prob_zero_point",
@@ -230,6 +232,9 @@ KVCacheMethod::Side KVCacheMethod::find(char side, std::string_view attention,
       out.again.push_back(found);
     }
   }
+  for (std::string_view name : kBiasNames) {
+    if (out.bias == nullptr) out.bias = tensors.find(spelled(attention, name, side));
+  }
   for (std::string_view name : kZeroNames) {
     const TensorInfo* found = tensors.find(spelled(attention, name, side));
     if (found == nullptr) continue;
@@ -270,6 +275,11 @@ Result<KVCacheMethod> KVCacheMethod::create(std::string_view attention, int64_t 
       NIBBLE_TRY(check_shape(*side->scale, heads));
       for (const TensorInfo* again : side->again) NIBBLE_TRY(check_shape(*again, heads));
       if (side->zero != nullptr) NIBBLE_TRY(check_shape(*side->zero, heads));
+      if (side->bias == nullptr) continue;
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: a KV cache with a bias is not known here; --kv-cache-dtype f16 "
+                              "runs the model without",
+                              side->bias->name));
     }
   }
   out.token_scales_ = quantized && !out.uses_stored_ && (cache == KvType::kS8 || config.dynamic);
@@ -291,6 +301,7 @@ Result<KVCacheMethod> KVCacheMethod::create(std::string_view attention, int64_t 
   for (const Side* side : {&out.k_, &out.v_}) {
     account(side->scale, out.uses_stored_, other_cache);
     for (const TensorInfo* again : side->again) account(again, out.uses_stored_, other_cache);
+    account(side->bias, false, "the bias of a quantized KV cache");
     account(side->zero, out.uses_stored_ && cache == KvType::kS8,
             "a zero point of an int8 KV cache; the cache here has none");
   }

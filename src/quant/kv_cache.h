@@ -80,6 +80,7 @@ class KVCacheMethod {
   struct Side {
     const tensor::TensorInfo* scale = nullptr;
     const tensor::TensorInfo* zero = nullptr;
+    const tensor::TensorInfo* bias = nullptr;
     std::vector<const tensor::TensorInfo*> again;  // the same scale by other names
   };
   Side find(char side, std::string_view attention, const TensorLookup& tensors);

@@ -218,6 +218,19 @@ TEST(kv_cache_method, what_is_missing_or_wrong_is_named) {
             kA + ".v_proj.v_scale is nan; the file is damaged");
 }
 
+TEST(kv_cache_method, a_cache_with_a_bias_is_refused_where_it_is_used) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<float>(kA + ".k_proj.k_scale", DType::kF32, {}, {0.25f});
+  checkpoint.add<float>(kA + ".v_proj.v_scale", DType::kF32, {}, {0.25f});
+  checkpoint.add<float>(kA + ".k_proj.k_bias", DType::kF32, {1, 2, 1, 8}, std::vector<float>(16));
+  EXPECT_EQ(message(method(checkpoint, KvType::kE4M3)),
+            kA + ".k_proj.k_bias: a KV cache with a bias is not known here; --kv-cache-dtype f16 "
+                 "runs the model without");
+  const auto floats = method(checkpoint, KvType::kF16);
+  ASSERT_TRUE(floats);
+  EXPECT_EQ(floats->unused()[1].second, "the bias of a quantized KV cache");
+}
+
 TEST(kv_cache_method, two_names_of_one_scale_must_agree) {
   TestCheckpoint checkpoint;
   for (const char* name : {".k_scale", ".k_proj.k_scale", ".v_scale"}) {

@@ -202,6 +202,12 @@ TEST(nibble, a_kernel_that_is_not_there_is_one_sentence) {
   EXPECT_TRUE(contains(ran.err, "matmul_s16_u2g_f32_avx512vnni, ")) << ran.err;
   EXPECT_EQ(json_of(ran)["problems"].size(), 1u);
   EXPECT_EQ(nibble({"run", kAwq, "-p", "a", "--kernel", "nope"}).exit_code, 1);
+  // A name that is there but fits no layer: a sentence for each kind of layer, not for each.
+  const Json plan = json_of(nibble({"inspect", kFloat, "--kernel", "matvec_*", "--json"}));
+  EXPECT_FALSE(plan["problems"].empty());
+  EXPECT_LT(plan["problems"].size(), 8u) << plan["problems"];
+  EXPECT_TRUE(contains(plan["problems"].dump(), " more: no kernel multiplies a bf16 weight"))
+      << plan["problems"];
 }
 
 TEST(nibble, a_context_beyond_the_trained_length_is_a_warning) {

@@ -13,10 +13,10 @@ import copy
 import sys
 
 import torch
-import transformers.models.llama.modeling_llama as llama
 from safetensors.torch import save_file
 
 from common import GOLDEN, write_made_by
+from kv import attention_reads, quantized
 from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
 from tiny import tiny_model, tiny_tokens, write_logits
 
@@ -48,51 +48,33 @@ CASES = {
 }
 
 
-def quantize(x, kind, scale, zero):
-    """x is (batch, heads, tokens, dim); scale and zero broadcast against it."""
+def measure(model, granularity):
+    """The range of keys and of values over random tokens, for each head or all."""
+    dims = (0, 2, 3) if granularity == "head" else (0, 1, 2, 3)
+    seen = {}
+
+    def watch(side, x):
+        low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
+        if side in seen:
+            low, high = torch.minimum(low, seen[side][0]), torch.maximum(high, seen[side][1])
+        seen[side] = (low, high)
+        return x
+
+    with attention_reads(watch):
+        for seed in range(4):
+            logits(model, tiny_tokens(64, seed))
+    return seen
+
+
+def scale_of(low, high, kind, granularity):
+    """Scale, as it will be stored (bfloat16 for each head, else float32), and zero point."""
     if kind == "e4m3":
-        code = (x / scale).clamp(-448, 448).float().to(torch.float8_e4m3fn).to(x.dtype)
-        return code * scale
-    code = torch.round(x / scale + zero).clamp(-128, 127)
-    return (code - zero) * scale
-
-
-class Cache:
-    """Stands in for eager attention: remembers the range of keys and values, or quantizes them."""
-
-    def __init__(self, kind, granularity):
-        self.kind, self.granularity = kind, granularity
-        self.eager = llama.eager_attention_forward
-        self.seen, self.scales, self.recording = {}, None, True
-
-    def __call__(self, module, query, key, value, *args, **kwargs):
-        made = []
-        for side, x in (("k", key), ("v", value)):
-            if self.recording:
-                dims = (0, 2, 3) if self.granularity == "head" else (0, 1, 2, 3)
-                low, high = x.amin(dims, keepdim=True), x.amax(dims, keepdim=True)
-                if side in self.seen:
-                    low = torch.minimum(low, self.seen[side][0])
-                    high = torch.maximum(high, self.seen[side][1])
-                self.seen[side] = (low, high)
-            elif self.scales is not None:
-                scale, zero = self.scales[side]
-                x = quantize(x, self.kind, scale.to(x.dtype), zero.to(x.dtype))
-            made.append(x)
-        return self.eager(module, query, *made, *args, **kwargs)
-
-    def calibrate(self):
-        self.recording, self.scales = False, {}
-        for side, (low, high) in self.seen.items():
-            if self.kind == "e4m3":
-                scale = torch.maximum(-low, high) / 448
-                zero = torch.zeros_like(scale)
-            else:
-                scale = (high - low) / 255
-                zero = torch.round(-128 - low / scale)
-            # Stored as bfloat16 for each head, else as float32.
-            stored = scale.bfloat16().float() if self.granularity == "head" else scale
-            self.scales[side] = (stored, zero)
+        scale = torch.maximum(-low, high) / 448
+        zero = torch.zeros_like(scale)
+    else:
+        scale = (high - low) / 255
+        zero = torch.round(-128 - low / scale)
+    return scale.bfloat16().float() if granularity == "head" else scale, zero
 
 
 def stable_logits(model):
@@ -120,18 +102,12 @@ def make(name):
     tensors = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items()}
     tensors.pop("lm_head.weight")
     state = dict(tensors)
-    cache = Cache(kind, granularity)
-    llama.eager_attention_forward = cache
-    try:
-        reader = float_model(config, state)
-        for seed in range(4):
-            logits(reader, tiny_tokens(64, seed))
-        cache.calibrate()
+    reader = float_model(config, state)
+    ranges = measure(reader, granularity)
+    scales = {side: scale_of(*ranges[side], kind, granularity) for side in "kv"}
+    with attention_reads(quantized(kind, scales)):
         tokens, answer, spread = stable_logits(reader)
-        scales, cache.scales = cache.scales, None
-        plain = logits(reader, tokens)
-    finally:
-        llama.eager_attention_forward = cache.eager
+    plain = logits(reader, tokens)
     for side, (scale, zero) in scales.items():
         prefix = "model.layers.0." + spelling.format(side)
         if granularity == "head":
