@@ -51,17 +51,14 @@ CASES = {
     "w3_ragged": (  # k_proj and v_proj have 48 outputs: left alone by the tool
         RAGGED, dict(bits=3, group_size=64, sym=False), "auto_round", {"full": [GATE]},
     ),
-    "w5_asym": (SMALL, dict(bits=5, group_size=32, sym=False), "auto_round", {}),
     "w6_asym": (SMALL, dict(bits=6, group_size=64, sym=False), "auto_round", {}),
-    "w7_asym": (SMALL, dict(bits=7, group_size=-1, sym=False), "auto_round", {}),
     "mixed": (
         dict(SMALL, num_hidden_layers=2), dict(bits=4, group_size=32, layer_config=MIXED),
         "auto_round", {"full": [K_PROJ, "model.layers.1.mlp.up_proj"]},
     ),
-    "intel": (SMALL, dict(bits=4, group_size=32), "auto_round", {"old": "0.2", "v4": True}),
     "fp8_static": (SMALL, dict(scheme="FP8_STATIC"), "auto_round", {"input": "static"}),
     "fp8_block": (
-        dict(ONE, hidden_size=128, intermediate_size=160), dict(scheme="FP8_BLOCK"), "auto_round",
+        dict(ONE, hidden_size=64, intermediate_size=160), dict(scheme="FP8_BLOCK"), "auto_round",
         {"input": "block"},
     ),
     "as_auto_gptq": (SMALL, dict(bits=4, group_size=32), "auto_gptq", {}),
@@ -112,7 +109,7 @@ def fp8_inputs(kind, tensors, name):
 
 
 def as_old(folder, version):
-    """The keys of auto-round 0.4 (backend beside packing_format) and of 0.2 (another name)."""
+    """The keys that auto-round 0.4 wrote beside those of today."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     quantization = config["quantization_config"]
@@ -122,10 +119,6 @@ def as_old(folder, version):
         scale_dtype="torch.float16", dataset="NeelNanda/pile-10k", gradient_accumulate_steps=1,
         not_use_best_mse=False,
     )  # fmt: skip
-    if version == "0.2":
-        del quantization["packing_format"], quantization["block_name_to_quantize"]
-        quantization["quant_method"] = "intel/auto-round"
-        quantization["backend"] = "autoround:exllamav2"
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
