@@ -17,7 +17,7 @@ namespace {
 using generate::Sequence;
 
 Result<Sequence> sequence_of(const Model::Impl& m, int64_t capacity) {
-  return Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, capacity);
+  return Sequence::create(m.decoder, *m.stream, m.ops, capacity);
 }
 
 // log(sum(exp(row))) in double.
@@ -155,12 +155,24 @@ class RelativeError {
   double norm_ = 0;
 };
 
-// For each row of `a` the row of `b` that means the same. GGUF files hold the rows of q and k so
-// that neighbours turn together (2 i, 2 i + 1), folders so that halves do (i, i + d / 2).
+// For each row of `a` the row of `b` that means the same. Some GGUF files hold the rows of q and k
+// so that neighbours turn together (2 i, 2 i + 1), folders so that halves do (i, i + d / 2). And
+// where a folder has q, k and v of a fused projection head by head, GGUF files have them apart.
 std::vector<int64_t> matching_rows(std::string_view key, int64_t n, const layers::DecoderSpec& a,
                                    const layers::DecoderSpec& b) {
   std::vector<int64_t> rows(static_cast<size_t>(n));
   std::iota(rows.begin(), rows.end(), 0);
+  if (key.ends_with(".attn_qkv") && a.qkv_order != b.qkv_order) {
+    const bool a_by_heads = a.qkv_order == layers::QkvOrder::kHeads;
+    const int64_t d = a.head_dim;
+    for (int64_t row = 0; row < n; ++row) {
+      const int64_t head = row / (3 * d);
+      const int64_t part = row / d % 3;
+      const int64_t apart = (part * a.heads + head) * d + row % d;
+      rows[static_cast<size_t>(a_by_heads ? row : apart)] = a_by_heads ? apart : row;
+    }
+    return rows;
+  }
   const bool turned = key.ends_with(".attn_q") || key.ends_with(".attn_k");
   if (!turned || a.rope.order == b.rope.order) return rows;
   const int64_t d = a.rope.rotary_dim > 0 ? a.rope.rotary_dim : a.head_dim;

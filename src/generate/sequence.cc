@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/sample/sample.h"
@@ -10,21 +11,18 @@
 namespace nibble::generate {
 
 Result<Sequence> Sequence::create(const layers::Decoder& decoder, device::Stream& stream,
-                                  const kernels::Ops& ops, kernels::KvType kv_type,
-                                  int64_t capacity) {
+                                  const kernels::Ops& ops, int64_t capacity) {
   NIBBLE_ASSIGN(layers::Runner runner, layers::Runner::create(decoder, ops));
   NIBBLE_ASSIGN(layers::DecoderCache cache,
-                layers::DecoderCache::create(decoder.spec, kv_type, capacity));
-  return Sequence(decoder, stream, ops, kv_type, capacity, std::move(runner), std::move(cache));
+                layers::DecoderCache::create(decoder.spec, decoder.cache, capacity));
+  return Sequence(decoder, stream, ops, capacity, std::move(runner), std::move(cache));
 }
 
 Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
-                   kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
-                   layers::DecoderCache cache)
+                   int64_t capacity, layers::Runner runner, layers::DecoderCache cache)
     : decoder_(&decoder),
       stream_(&stream),
       ops_(ops),
-      kv_type_(kv_type),
       capacity_(capacity),
       runner_(std::move(runner)),
       cache_(std::move(cache)),
@@ -47,11 +45,29 @@ Result<void> Sequence::check(std::span<const int32_t> tokens) const {
   return {};
 }
 
+// longrope turns every position of a sequence by other angles once it is longer than the original
+// context. Cached keys of the other side of that border are computed again, as transformers does
+// for Phi 3, so that a sequence means the same however it came.
+Result<void> Sequence::remake_keys(int64_t whole) {
+  const kernels::RopeConfig& rope = decoder_->spec.rope;
+  const bool wanted =
+      rope.type == kernels::RopeType::kLongRope && whole > rope.original_max_positions;
+  if (wanted == std::exchange(long_keys_, wanted)) return {};
+  cache_.truncate(0);
+  const std::span<const int32_t> all(tokens_);
+  for (int64_t done = 0; done < length(); done += kBatch) {
+    const auto m = static_cast<size_t>(std::min(kBatch, length() - done));
+    NIBBLE_TRY(runner_.forward(*stream_, all.subspan(static_cast<size_t>(done), m), whole, cache_));
+  }
+  return {};
+}
+
 Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& rows,
                               const PromptProgress& progress, const layers::Listener& listener) {
   NIBBLE_TRY(check(tokens));
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t whole = length() + total;
+  NIBBLE_TRY(remake_keys(whole));
   for (int64_t done = 0; done < total;) {
     const int64_t m = std::min(kBatch, total - done);
     const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
@@ -94,7 +110,7 @@ Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& 
 Error Sequence::blame() const {
   std::string culprit = decoder_->head().name;
   auto runner = layers::Runner::create(*decoder_, ops_);
-  auto cache = layers::DecoderCache::create(decoder_->spec, kv_type_, capacity_);
+  auto cache = layers::DecoderCache::create(decoder_->spec, decoder_->cache, capacity_);
   bool found = false;
   const layers::Listener ear = [&](std::string_view module, const float* y, int64_t m, int64_t n) {
     if (found) return;

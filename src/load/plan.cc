@@ -51,19 +51,24 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Where the key of an --override stands. Newer configs keep two keys inside rope_parameters, where
-// they outrank those of the same name at the top. Error: one of them for each kind of layer.
+// Where the key of an --override stands. The rope keys are read from rope_scaling or, in newer
+// configs, rope_parameters, where they outrank those of the same name at the top (models/rope.cc).
+// Error: one of them for each kind of layer.
 Result<std::string> place_of(const base::Json& config, const std::string& key) {
-  const base::Json* rope = config.find_set("rope_parameters");
-  if (rope == nullptr || (key != "rope_theta" && key != "partial_rotary_factor")) return key;
-  if (rope->find_set("full_attention") != nullptr) {
+  if (key != "rope_theta" && key != "partial_rotary_factor") return key;
+  const base::Json* scaling = config.find_set("rope_scaling");
+  const base::Json* newer = config.find_set("rope_parameters");
+  if (newer != nullptr && newer->find_set("full_attention") != nullptr) {
     return fail(ErrorCode::kUsage,
                 fmt::format("--override {}: rope_parameters has one for each kind of layer; "
                             "say rope_parameters.full_attention.{} or "
                             "rope_parameters.sliding_attention.{}",
                             key, key, key));
   }
-  return rope->find_set(key) != nullptr ? "rope_parameters." + key : key;
+  if (scaling != nullptr && scaling->is_object() && !scaling->as_object().empty()) {
+    return scaling->find_set(key) != nullptr ? "rope_scaling." + key : key;
+  }
+  return newer != nullptr && newer->is_object() ? "rope_parameters." + key : key;
 }
 
 // Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.
@@ -108,6 +113,7 @@ class Planner {
     plan_modules();
     check_requested();
     plan_vectors();
+    plan_cache();
     account();
     note_undeclared_biases();
     if (checkpoint_.gguf() != nullptr) {
@@ -240,8 +246,8 @@ class Planner {
         std::string& name = spec.names[static_cast<Part>(i)];
         if (name.starts_with(from)) name = to + name.substr(from.size());
       }
-      plan_.notes.push_back(
-          fmt::format("the tensors are called \"{}...\" here, usually \"{}...\"", to, from));
+      plan_.notes.push_back(fmt::format(
+          "the tensors' names begin with \"{}\" here, where \"{}\" is usual", to, from));
     }
     std::string& head = spec.names[Part::kLmHead];
     for (const std::string& other : {std::string(head), spec.other_head_name}) {
@@ -268,7 +274,10 @@ class Planner {
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
+    NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));
     plan_.scheme = scheme->name;
+    const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
+    if (!taken.empty()) plan_.notes.push_back(taken);
     check_requirements();
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
@@ -299,7 +308,9 @@ class Planner {
     const bool separate_head = has_separate_head();
     const auto add = [&](Part part, int64_t layer, int64_t n, int64_t k, bool bias,
                          std::vector<int64_t> parts = {}) {
-      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts)});
+      const bool vocabulary =
+          part == Part::kEmbedding || part == Part::kPositions || part == Part::kLmHead;
+      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts), vocabulary});
     };
     add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
     if (spec.has(Part::kPositions)) {
@@ -317,7 +328,7 @@ class Planner {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
     bool stored = false;
-    for (const char* suffix : {".weight", ".qweight", ".weight_packed"}) {
+    for (const char* suffix : {".weight", ".qweight", ".weight_packed", ".weight_blocks"}) {
       stored = stored || checkpoint_.find(head + suffix) != nullptr;
     }
     if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
@@ -354,15 +365,15 @@ class Planner {
     plan_.modules.push_back(std::move(*module));
   }
 
-  // --quantization names what is stored; it cannot make it so.
+  // --quantization names what is stored; it cannot make it so (but for fp8).
   void check_requested() {
     if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
     plan_.problems.push_back(
-        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and this version "
-                    "does not quantize while loading",
+        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
+                    "made while loading",
                     options_.quantization));
   }
 
@@ -409,6 +420,22 @@ class Planner {
       return;
     }
     plan_.vectors.push_back({norm.part, norm.layer, bias, info});
+  }
+
+  void plan_cache() {
+    plan_.cache = make_cache_plan(checkpoint_, plan_.spec, kv_cache_, options_.kv_type,
+                                  options_.kv_left_alone, lookup_);
+    append(plan_.notes, plan_.cache.notes);
+    append(plan_.problems, plan_.cache.problems);
+    for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
+    for (const PlannedCache& layer : plan_.cache.layers) {
+      for (const TensorInfo* info : layer.method.used()) used_.insert(info);
+      for (const auto& [info, why] : layer.method.unused()) {
+        if (!used_.insert(info).second) continue;
+        ++known_unused_;
+        plan_.unused.push_back({info->name, why});
+      }
+    }
   }
 
   // Every stored tensor is used, known-unused with a reason, or a problem.
@@ -483,6 +510,7 @@ class Planner {
   std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
+  quant::KvCacheConfig kv_cache_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
   size_t known_unused_ = 0;  // of used_

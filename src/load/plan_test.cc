@@ -86,7 +86,8 @@ TEST(plan, names_without_the_usual_prefix_are_followed) {
   ASSERT_TRUE(p) << p.error().message;
   EXPECT_EQ(p->plan.problems, Sentences{});
   EXPECT_EQ(p->plan.modules[1].declared.module, "layers.0.self_attn.q_proj");
-  EXPECT_EQ(p->plan.notes, Sentences{"the tensors are called \"...\" here, usually \"model....\""});
+  EXPECT_EQ(p->plan.notes,
+            Sentences{"the tensors' names begin with \"\" here, where \"model.\" is usual"});
 }
 
 TEST(plan, names_with_a_wrappers_prefix_are_followed) {
@@ -138,6 +139,19 @@ TEST(plan, an_override_of_rope_theta_reaches_rope_parameters) {
   auto p = planned(folder, options);
   ASSERT_TRUE(p) << p.error().message;
   EXPECT_EQ(p->plan.spec.rope.theta, 123);
+}
+
+TEST(plan, an_override_of_rope_theta_reaches_what_rope_scaling_leaves_open) {
+  TempFolder folder;
+  write(folder, config(R"("rope_parameters": {"rope_theta": 5e5},
+                  "rope_scaling": {"type": "linear", "factor": 2}, )"),
+        tiny_llama());
+  PlanOptions options;
+  options.overrides = {{"rope_theta", "123"}};
+  auto p = planned(folder, options);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.spec.rope.theta, 123);
+  EXPECT_EQ(p->plan.spec.rope.type, kernels::RopeType::kLinear);
 }
 
 TEST(plan, an_override_that_could_mean_several_ropes_is_refused) {

@@ -99,8 +99,10 @@ Result<DecoderSpec> read_common(const Json& config, const Family& family) {
   NIBBLE_ASSIGN(spec.heads, get_size_or_default(config, "num_attention_heads", family.heads));
   // A key that is null says "as many as there are query heads" in every family.
   const bool kv_absent = config.find(family.kv_heads_key) == nullptr;
-  const int64_t kv_default = kv_absent && family.kv_heads != 0 ? family.kv_heads : spec.heads;
-  NIBBLE_ASSIGN(spec.kv_heads, get_size_or(config, family.kv_heads_key, kv_default));
+  spec.kv_heads = kv_absent && family.kv_heads != 0 ? family.kv_heads : spec.heads;
+  if (!family.kv_heads_key.empty()) {
+    NIBBLE_ASSIGN(spec.kv_heads, get_size_or(config, family.kv_heads_key, spec.kv_heads));
+  }
   if (spec.heads % spec.kv_heads != 0) {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{}: num_attention_heads: {} query heads do not divide among {} "

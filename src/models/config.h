@@ -15,7 +15,7 @@ namespace nibble::models {
 // How a family spells the shared keys, and what its class in transformers takes for those that
 // config.json leaves out (published configs leave out what equals the default).
 struct Family {
-  std::string_view kv_heads_key = "num_key_value_heads";
+  std::string_view kv_heads_key = "num_key_value_heads";  // "": as many as query heads
   std::string_view ffn_key = "intermediate_size";
   std::string_view activation_key = "hidden_act";
   std::string_view norm_eps_key = "rms_norm_eps";

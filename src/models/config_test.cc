@@ -159,6 +159,14 @@ TEST(rope_keys, an_empty_rope_scaling_says_nothing) {
   EXPECT_TRUE(spec.notes.empty());
 }
 
+TEST(rope_keys, a_factor_without_a_type_is_said_to_have_no_effect) {
+  const auto spec = spec_of(small("LlamaForCausalLM", R"("rope_scaling": {"factor": 4},)"));
+  EXPECT_EQ(spec.rope.type, kernels::RopeType::kDefault);
+  EXPECT_EQ(spec.notes, std::vector<std::string>{
+                            "config.json: rope_scaling: factor has no effect: rope_type, which "
+                            "would say how it scales, is default or absent"});
+}
+
 TEST(rope_keys, a_llama_turns_whole_heads_whatever_the_factor) {
   const auto spec = spec_of(small("LlamaForCausalLM", R"("partial_rotary_factor": 0.5,)"));
   EXPECT_EQ(spec.rope.rotary_dim, 8);

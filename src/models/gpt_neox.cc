@@ -13,7 +13,8 @@ namespace nibble::models {
 using layers::Part;
 
 Result<layers::DecoderSpec> gpt_neox(const base::Json& config) {
-  NIBBLE_ASSIGN(layers::DecoderSpec spec, read_common(config, {.norm_eps_key = "layer_norm_eps",
+  NIBBLE_ASSIGN(layers::DecoderSpec spec, read_common(config, {.kv_heads_key = "",
+                                                               .norm_eps_key = "layer_norm_eps",
                                                                .theta_key = "rotary_emb_base",
                                                                .partial_key = "rotary_pct",
                                                                .partial_rotary = true,

@@ -173,6 +173,10 @@ Result<kernels::RopeConfig> read_rope(const Json& config, const Json* parameters
   rope.max_positions = spec.max_positions;
   if (rope.type != kernels::RopeType::kDefault) {
     NIBBLE_TRY(read_scaling(*parameters, config, family, spec, rope));
+  } else if (parameters != nullptr && parameters->find_set("factor") != nullptr) {
+    spec.notes.push_back(fmt::format(
+        "{}: factor has no effect: rope_type, which would say how it scales, is default or absent",
+        parameters->where()));
   }
   return rope;
 }

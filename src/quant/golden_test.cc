@@ -131,6 +131,21 @@ TEST(golden, every_fp8_folder_dequantizes_as_its_formula_says) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, folders_of_codes_with_scales_dequantize_as_their_formulas_say) {
+  for (const auto& [scheme, count] : {std::pair<const char*, size_t>{"petit_nvfp4", 1},
+                                      {"mxfp4", 2},
+                                      {"mxfp8", 2},
+                                      {"fbgemm_fp8", 1},
+                                      {"w8a8_fp8", 2},
+                                      {"w8a8_int8", 1},
+                                      {"blockwise_int8", 1},
+                                      {"qoq", 2}}) {
+    const auto folders = folders_of(scheme);
+    EXPECT_GE(folders.size(), count) << scheme;
+    for (const std::string& folder : folders) check_folder(folder);
+  }
+}
+
 TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
   const auto folders = folders_of("modelopt");
   EXPECT_GE(folders.size(), 15u);
@@ -145,13 +160,13 @@ TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
 
 TEST(golden, every_auto_round_folder_dequantizes_as_its_layout_says) {
   const auto folders = folders_of("auto_round");
-  EXPECT_GE(folders.size(), 10u);
+  EXPECT_GE(folders.size(), 11u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 
 TEST(golden, every_hqq_folder_dequantizes_as_hqq_does) {
   const auto folders = folders_of("hqq");
-  EXPECT_GE(folders.size(), 8u);
+  EXPECT_GE(folders.size(), 7u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 

@@ -134,6 +134,70 @@ bool has_word(std::string_view words, std::string_view word) {
   return false;
 }
 
+// What the names that people type say about how weights are stored. (A name that says nothing, or
+// nothing that a type would show, is not here.)
+struct Meaning {
+  std::string_view name;
+  std::array<DType, 4> types;
+};
+constexpr std::array<DType, 4> kFp8 = {DType::kE4M3, DType::kE5M2, DType::kE4M3FNUZ,
+                                       DType::kE5M2FNUZ};
+constexpr std::array<DType, 4> kInt8 = {DType::kS8, DType::kS8, DType::kS8, DType::kS8};
+constexpr std::array<DType, 4> kFourBits = {DType::kU8, DType::kS8, DType::kE2M1, DType::kU8};
+constexpr std::array<DType, 4> kWords = {DType::kS32, DType::kU32, DType::kS32, DType::kS32};
+constexpr Meaning kMeanings[] = {
+    {"fp8", kFp8},
+    {"w8a8-fp8", kFp8},
+    {"fbgemm-fp8", kFp8},
+    {"ptpc-fp8", kFp8},
+    {"mxfp8", kFp8},
+    {"modelopt-fp8", kFp8},
+    {"modelopt-mxfp8", kFp8},
+    {"w8a8-int8", kInt8},
+    {"blockwise-int8", kInt8},
+    {"bitsandbytes-8bit", kInt8},
+    {"modelopt-fp4", kFourBits},
+    {"modelopt-nvfp4", kFourBits},
+    {"petit-nvfp4", kFourBits},
+    {"mxfp4", kFourBits},
+    {"bitsandbytes-4bit", kFourBits},
+    {"gptq", kWords},
+    {"gptq-marlin", kWords},
+    {"auto-gptq", kWords},
+    {"awq", kWords},
+    {"awq-marlin", kWords},
+    {"auto-awq", kWords},
+};
+
+// A tensor that holds the codes of quantized weights.
+bool holds_codes(const tensor::TensorInfo& info) {
+  static constexpr std::array<std::string_view, 5> kNames = {"weight", "weight_packed", "qweight",
+                                                             "compressed", "blocks"};
+  const std::string_view last = std::string_view(info.name).substr(info.name.rfind('.') + 1);
+  return std::find(kNames.begin(), kNames.end(), last) != kNames.end() &&
+         !tensor::is_plain_float(info.dtype);
+}
+
+Result<void> check_meaning(const CheckpointFacts& facts, std::string_view requested) {
+  const std::string wanted = normalized(requested);
+  const auto* meaning = std::find_if(std::begin(kMeanings), std::end(kMeanings),
+                                     [&wanted](const Meaning& m) { return m.name == wanted; });
+  if (meaning == std::end(kMeanings)) return {};
+  const tensor::TensorInfo* other = nullptr;
+  for (const tensor::TensorInfo& info : facts.tensors.all) {
+    if (!holds_codes(info)) continue;
+    const auto& types = meaning->types;
+    if (std::find(types.begin(), types.end(), info.dtype) != types.end()) return {};
+    if (other == nullptr) other = &info;
+  }
+  if (other == nullptr) return {};
+  return fail(ErrorCode::kUsage,
+              fmt::format("the scheme \"{}\" was asked for, which means weights stored as {}, but "
+                          "none is: {} is {}",
+                          requested, tensor::name(meaning->types[0]), other->name,
+                          tensor::name(other->dtype)));
+}
+
 Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string_view requested) {
   const Scheme* scheme = find_scheme(requested);
   if (scheme == nullptr) {
@@ -141,9 +205,11 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
                 fmt::format("the scheme \"{}\" was asked for, but is not known; known are: {}",
                             requested, known_schemes()));
   }
+  NIBBLE_TRY(check_meaning(facts, requested));
   if (scheme->claims(facts)) return scheme;
   for (std::string_view other : scheme->over) {
-    if (!facts.gguf && normalized(other) == normalized(facts.method)) return find_scheme(other);
+    const Scheme* stored = find_scheme(other);
+    if (stored != nullptr && stored->claims(facts)) return stored;
   }
   if (facts.gguf || !facts.method.empty()) {
     return fail(ErrorCode::kUsage,
@@ -194,6 +260,21 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
               fmt::format("{}: quant_method is \"{}\", which is not known ({}); known are: {}",
                           facts.quantization_where, facts.method, quantized_tensors(facts.tensors),
                           known_schemes()));
+}
+
+std::string taken_for(const CheckpointFacts& facts, std::string_view requested,
+                      const Scheme& scheme) {
+  std::string_view name = requested;
+  std::string who = "--quantization";
+  if (requested.empty()) {
+    const base::Json* method =
+        facts.quantization == nullptr ? nullptr : facts.quantization->find_set("quant_method");
+    if (method == nullptr || !method->is_string()) return {};
+    name = method->as_string();
+    who = facts.quantization_where + ": quant_method";
+  }
+  if (normalized(name) == normalized(scheme.name)) return {};
+  return fmt::format("{} {} was taken for {}", who, name, scheme.name);
 }
 
 Result<QuantizationSource> find_quantization(const base::Json* config,

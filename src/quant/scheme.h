@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "nibble/result.h"
+#include "quant/kv_cache.h"
 #include "quant/matcher.h"
 #include "quant/method.h"
 
@@ -74,8 +75,14 @@ std::span<const Scheme* const> schemes();
 const Scheme* find_scheme(std::string_view name);
 
 // Exactly one scheme claims a checkpoint. Two claims: an error naming both. None: an error naming
-// the value of quant_method and what is known. `requested` is --quantization ("" when not given).
+// the value of quant_method and what is known. `requested` is --quantization ("" when not given);
+// one that means other types of weights than are stored is an error that names both.
 Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_view requested);
+
+// What a name that is not the scheme's own was taken for, as a sentence: `requested` or, without
+// it, the checkpoint's quant_method. "" where there is nothing to say.
+std::string taken_for(const CheckpointFacts& facts, std::string_view requested,
+                      const Scheme& scheme);
 
 // Where the quantization dictionary of a Hugging Face folder stands, first hit wins:
 //   1 config.json: quantization_config      2 config.json: compression_config

@@ -84,6 +84,53 @@ TEST(scheme, a_request_must_agree_with_the_checkpoint) {
             0u);
 }
 
+// What is said when `requested` is asked over a checkpoint with one weight of this type.
+std::string asked(std::string_view requested, std::string_view method, const std::string& suffix,
+                  DType dtype) {
+  TestCheckpoint checkpoint;
+  checkpoint.add_bytes("model.layers.0.mlp.up_proj." + suffix, dtype, {0}, "");
+  const base::Json config =
+      json(R"({"quantization_config": {"quant_method": ")" + std::string(method) + "\"}}");
+  const auto source = find_quantization(&config, nullptr, nullptr, "");
+  CheckpointFacts facts;
+  facts.quantization = source->dictionary;
+  facts.quantization_where = source->where;
+  facts.method = source->method;
+  facts.tensors = checkpoint.lookup();
+  const auto scheme = detect_scheme(facts, requested);
+  if (!scheme) return message(scheme);
+  const std::string taken = taken_for(facts, requested, **scheme);
+  return taken.empty() ? std::string((*scheme)->name) : taken;
+}
+
+TEST(scheme, names_that_people_type_are_said_to_be_taken_for_something) {
+  const std::string q = "config.json: quantization_config: quant_method ";
+  EXPECT_EQ(asked("", "gptq_marlin", "qweight", DType::kS32), q + "gptq_marlin was taken for gptq");
+  EXPECT_EQ(asked("", "compressed_tensors", "weight", DType::kS8), "compressed-tensors");
+  EXPECT_EQ(asked("gptq_marlin", "gptq", "qweight", DType::kS32),
+            "--quantization gptq_marlin was taken for gptq");
+  EXPECT_EQ(asked("auto_awq", "awq", "qweight", DType::kS32),
+            "--quantization auto_awq was taken for awq");
+  EXPECT_EQ(asked("GPTQ", "auto_gptq", "qweight", DType::kS32), "gptq");
+  EXPECT_EQ(asked("fp8", "fp8", "weight", DType::kE4M3), "fp8");
+  EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kE4M3),
+            "--quantization fp8 was taken for compressed-tensors");
+}
+
+TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {
+  const std::string w = "model.layers.0.mlp.up_proj.";
+  EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kS8),
+            "the scheme \"fp8\" was asked for, which means weights stored as e4m3, but none is: " +
+                w + "weight is s8");
+  EXPECT_EQ(asked("awq_marlin", "awq", "weight_packed", DType::kU8),
+            "the scheme \"awq_marlin\" was asked for, which means weights stored as s32, but none "
+            "is: " +
+                w + "weight_packed is u8");
+  EXPECT_EQ(asked("gptq_marlin", "awq", "qweight", DType::kS32),
+            "the scheme \"gptq_marlin\" was asked for, but config.json: quantization_config says "
+            "\"awq\"");
+}
+
 TEST(scheme, names_and_aliases_are_unique) {
   for (const Scheme* scheme : schemes()) {
     EXPECT_EQ(find_scheme(scheme->name), scheme);

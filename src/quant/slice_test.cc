@@ -284,7 +284,7 @@ TEST(slice, slices_of_auto_round_layers_join_to_the_whole) {
 
 TEST(slice, only_whole_bytes_of_hqq_and_bitnet_can_be_cut) {
   const Outcome hqq = check_scheme("hqq");
-  EXPECT_EQ(hqq.formats_n, (std::set<std::string>{"u8c+min", "u8g32+min"}));
+  EXPECT_EQ(hqq.formats_n, (std::set<std::string>{"u8g32+min"}));
   EXPECT_EQ(hqq.formats_k, (std::set<std::string>{"u8g32+min"}));
   EXPECT_GT(hqq.refused, 0);
   const Outcome bitnet = check_scheme("bitnet");
@@ -337,6 +337,27 @@ TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
     EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
   }
   EXPECT_GT(outcome.refused, 0);
+}
+
+TEST(slice, slices_of_codes_with_scales_join_to_the_whole) {
+  for (const auto& [scheme, format] :
+       {std::pair<const char*, const char*>{"petit_nvfp4", "e2m1g16"},
+        {"mxfp4", "e2m1g32"},
+        {"mxfp8", "e4m3g32"},
+        {"fbgemm_fp8", "e4m3c"},
+        {"w8a8_fp8", "e4m3c"},
+        {"w8a8_int8", "s8c"},
+        {"blockwise_int8", "s8b32x32"}}) {
+    const Outcome outcome = check_scheme(scheme);
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  // The tiles of a range of inputs are no rectangle of the stored tensor: never cut along K.
+  const Outcome tiles = check_scheme("qoq");
+  for (const char* format : {"u4c+min", "u4g128+min"}) {
+    EXPECT_EQ(tiles.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(tiles.formats_k.count(format), 0u) << format;
+  }
 }
 
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {

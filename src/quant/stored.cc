@@ -32,18 +32,6 @@ std::optional<int64_t> number_in(const base::Json& value) {
   return number;
 }
 
-// The codes of an 8-bit float that are no numbers, nan and the infinities of e5m2: those that,
-// masked, lie in a range.
-struct Specials {
-  uint8_t mask, first, last;
-};
-
-Specials specials_of(DType dtype) {
-  if (dtype == DType::kE4M3) return {0x7f, 0x7f, 0x7f};
-  if (dtype == DType::kE5M2) return {0x7f, 0x7c, 0x7f};
-  return {0xff, 0x80, 0x80};
-}
-
 }  // namespace
 
 std::string element_name(std::string_view suffix, const tensor::Shape& shape, size_t i) {
@@ -139,22 +127,6 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
     }
   }
   return out;
-}
-
-Result<void> check_float8(const TensorView& weight, int64_t k) {
-  const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
-  const Specials range = specials_of(weight.dtype);
-  const auto is_special = [range](uint8_t c) {
-    return static_cast<int>((c & range.mask) >= range.first) & ((c & range.mask) <= range.last);
-  };
-  int special = 0;  // without branches, so that the compiler makes a vector loop of it
-  for (uint64_t i = 0; i < weight.bytes; ++i) special |= is_special(code[i]);
-  if (special == 0) return {};
-  const uint8_t* at = std::find_if(code, code + weight.bytes, is_special);
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("weight: element ({}, {}) is {:#04x}, which is no number; the file is "
-                          "damaged or was quantized with a scale of zero",
-                          (at - code) / k, (at - code) % k, *at));
 }
 
 tensor::DType scale_type(const tensor::TensorInfo* stored) {

@@ -44,9 +44,6 @@ Result<const tensor::TensorView*> need_count(const RawWeights& raw, Slot slot,
 // f32, e8m0 and e4m3 are read); an element that is nan or infinite (the message has its place).
 Result<std::vector<float>> read_floats(const tensor::TensorView& view, std::string_view suffix);
 
-// Error: a code of an (N, K) weight of 8-bit floats is nan or infinite (the message has its place).
-Result<void> check_float8(const tensor::TensorView& weight, int64_t k);
-
 // The type that holds what read_floats gave exactly: the stored one.
 tensor::DType scale_type(const tensor::TensorInfo* stored);
 

@@ -19,6 +19,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import numpy as np
 import torch
 from auto_round import AutoRound
+from auto_round.data_type.mxfp import MXFP_FORMAT_CACHE, qdq_mxfp
 from safetensors import safe_open
 from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -61,6 +62,7 @@ CASES = {
         dict(ONE, hidden_size=64, intermediate_size=160), dict(scheme="FP8_BLOCK"), "auto_round",
         {"input": "block"},
     ),
+    "mxfp4": (SMALL, dict(scheme="MXFP4"), "auto_round", {"input": "mx"}),
     "as_auto_gptq": (SMALL, dict(bits=4, group_size=32), "auto_gptq", {}),
     "as_auto_awq": (SMALL, dict(bits=4, group_size=32, sym=False), "auto_awq", {}),
 }  # fmt: skip
@@ -106,6 +108,14 @@ def fp8_inputs(kind, tensors, name):
         return to_float8(x * (1 / scale)) * scale
 
     return quantize
+
+
+def mx_inputs(x):
+    """The tool's own rounding of inputs to e2m1 in groups of 32, scales 2^floor(log2(absmax)) / 4."""
+    ebits, mbits, emax, largest, _ = MXFP_FORMAT_CACHE["mx_fp4"]
+    groups = x.unflatten(-1, (-1, 32))
+    most = groups.abs().amax(-1, keepdim=True)
+    return qdq_mxfp(groups, most, largest, emax, ebits, mbits).flatten(-2)
 
 
 def as_old(folder, version):
@@ -165,6 +175,13 @@ def make(name):
             assert groups == -(-columns // (columns if group == -1 else group)), module
             weights[module] = integer_weight(tensors, module, bits, group, packing, columns)
             assert weights[module].shape == (rows, columns)
+        elif key.endswith(".weight_packed"):
+            grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            grid = torch.cat([grid, -grid])
+            code = torch.stack([value & 15, value >> 4], -1).flatten(1).long()
+            scale = torch.pow(2.0, tensors[f"{module}.weight_scale"].float() - 127)
+            weights[module] = grid[code] * scale.repeat_interleave(32, 1)
+            inputs[module] = mx_inputs
         elif value.dtype == torch.float8_e4m3fn:
             scale = tensors.get(f"{module}.weight_scale")
             if scale is not None:

@@ -28,13 +28,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from common import GOLDEN, write_expected_weights, write_made_by
-from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
-from tiny import tiny_model, tiny_tokens, write_logits
+from slim import VOCABULARY, slim_tokens
+from tiny import as_transformers_4, float_model, fresh, logits, tiny_config, tiny_model
+from tiny import write_logits
 
 BF16, F32 = torch.bfloat16, torch.float32
 TINY = dict(
     num_hidden_layers=1, hidden_size=32, intermediate_size=64, num_attention_heads=2,
-    num_key_value_heads=1,
+    num_key_value_heads=1, vocab_size=VOCABULARY, architectures=["LlamaForCausalLM"],
 )  # fmt: skip
 SMALL = dict(TINY, hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
 UNTIED = dict(TINY, tie_word_embeddings=False)
@@ -150,7 +151,7 @@ CASES = {
     "mxfp6_a8": (TINY, preset("MXFP6A8"), {}),
     "mxfp8": (TINY, preset("MXFP8"), {}),
     "mixed_precision": (TINY, (PARTS, ["lm_head", "model.layers.0.mlp.gate_proj"]), {"full": [K_PROJ, "model.layers.0.self_attn.q_proj"]}),
-    "hadamard": (TINY, one(integers(4, 16, symmetric=False), TOKEN8), {"transform": R4}),
+    "hadamard": (TINY, one(integers(4, 16, symmetric=False), FP8_TOKEN), {"transform": R4}),
 }  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def watch_inputs(model, modules, config):
     for module, _ in plain:
         module.quantization_enabled = False
     for seed in range(4):
-        logits(model, tiny_tokens(64, seed))
+        logits(model, slim_tokens(64, seed))
     for module, enabled in plain:
         module.quantization_enabled = enabled
     for hook in hooks:
@@ -317,7 +318,7 @@ def stable_logits(model, count):
     double = copy.deepcopy(model).double()
     double.on_the_edge = False
     embedding = double.model.embed_tokens.weight.data.clone()
-    candidates = tiny_tokens(5000, seed=7)
+    candidates = slim_tokens(5000, seed=7)
     tokens = candidates[:0]
     for candidate in candidates:
         longer = torch.cat([tokens, candidate[None]])
@@ -354,7 +355,6 @@ def make(name):
     tensors = {k: v.clone().contiguous() for k, v in tensors.items()}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config.save_pretrained(folder)
-    save_tokenizer(folder)
     if options.get("v4"):
         as_transformers_4(folder)
     write_config(folder, compressor, options)

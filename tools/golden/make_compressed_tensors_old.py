@@ -28,13 +28,14 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from common import GOLDEN, write_expected_weights, write_made_by
-from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
-from tiny import tiny_model, tiny_tokens, write_logits
+from slim import VOCABULARY, slim_tokens
+from tiny import as_transformers_4, float_model, fresh, logits, tiny_config, tiny_model
+from tiny import write_logits
 
 BF16, F16 = torch.bfloat16, torch.float16
 TINY = dict(
     num_hidden_layers=1, hidden_size=32, intermediate_size=64, num_attention_heads=2,
-    num_key_value_heads=1,
+    num_key_value_heads=1, vocab_size=VOCABULARY, architectures=["LlamaForCausalLM"],
 )  # fmt: skip
 # marlin-24 has tiles of 64 outputs; 512 inputs keep 256, more than a group of 128.
 WIDE = dict(TINY, hidden_size=64, intermediate_size=512, num_key_value_heads=2, head_dim=32)
@@ -190,7 +191,6 @@ def make(name):
         {"format": "pt"},
     )
     config.save_pretrained(folder)
-    save_tokenizer(folder)
     as_transformers_4(folder)
     path = folder / "config.json"
     whole = json.loads(path.read_text())
@@ -205,7 +205,7 @@ def make(name):
     state.update({f"{k}.weight": v for k, v in weights.items()})
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    tokens = tiny_tokens()
+    tokens = slim_tokens(16)
     answer = logits(float_model(AutoConfig.from_pretrained(folder), state), tokens)
     write_logits(expected, tokens=tokens, logits=answer)
     packages = ["compressed-tensors", "torch", "transformers"]

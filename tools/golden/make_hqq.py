@@ -26,7 +26,6 @@ CASES = {
     ),
     "b4_crossing": (CROSSING, dict(nbits=4, group_size=64, axis=1), torch.float16, {}),
     "b4_axis0": (SMALL, dict(nbits=4, group_size=64, axis=0), torch.float16, {}),
-    "b8_channel": (SMALL, dict(nbits=8, group_size=None, axis=1), torch.float16, {}),
     "b8_g32": (SMALL, dict(nbits=8, group_size=32, axis=1), torch.bfloat16, {}),
     "b3_g32": (SMALL, dict(nbits=3, group_size=32, axis=1), torch.float16, {}),
     "b2_g16": (SMALL, dict(nbits=2, group_size=16, axis=1), torch.float16, {}),

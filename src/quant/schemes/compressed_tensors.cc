@@ -23,6 +23,7 @@
 
 #include <algorithm>
 
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_config.h"
 #include "quant/schemes/compressed_tensors_weight.h"
@@ -34,10 +35,6 @@ namespace {
 using compressed::Group;
 using compressed::Storage;
 using tensor::TensorInfo;
-
-constexpr std::string_view kCacheScales[] = {".k_scale",      ".v_scale",      ".q_scale",
-                                             ".kv_scale",     ".k_zero_point", ".v_zero_point",
-                                             ".q_zero_point", ".prob_scale"};
 
 std::string_view last_part(std::string_view module) {
   const size_t dot = module.rfind('.');
@@ -68,11 +65,6 @@ class CompressedConfig : public QuantizationConfig {
 
   std::string unused_reason(const TensorInfo& info) const override {
     const std::string_view name = info.name;
-    for (std::string_view suffix : kCacheScales) {
-      if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-        return "a scale of a quantized KV cache; the cache here is not quantized";
-      }
-    }
     for (const compressed::InputTransform& transform : config_.transforms) {
       const std::string suffix = fmt::format(".{}_input.weight", transform.name);
       if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
@@ -99,23 +91,25 @@ class CompressedConfig : public QuantizationConfig {
     }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
     if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
-      return compressed::compressed_method(layer, tensors, storage, nullptr, {}, rotation);
-    }
-    if (group == nullptr) return no_group(layer, ignored.has_value());
-    if (group->quantizes_outputs) {
+      group = nullptr;
+    } else if (group == nullptr) {
+      return no_group(layer, ignored.has_value());
+    } else if (group->quantizes_outputs) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: output_activations is given; what a layer gives out is not "
                               "quantized here",
                               group->where));
     }
-    return compressed::compressed_method(layer, tensors, storage, group, config_.dense_words,
-                                         rotation);
+    NIBBLE_ASSIGN(compressed::Form form,
+                  compressed::form_of(layer, tensors, storage, group, config_.dense_words));
+    form.input_hadamard = rotation;
+    return compressed::compressed_method(layer, tensors, std::move(form));
   }
 
  private:
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
     const TensorInfo* kept = find_tensor(tensors, layer.module, "compressed");
-    return kept != nullptr && tensor::is_plain_float(kept->dtype);
+    return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
   // The group that quantizes a layer's weights, by its name, the name of the layer it is fused

@@ -102,16 +102,7 @@ Result<LayerConfig> read_layer(const base::Json& config) {
   const base::Json* weight = spec_in(config, "weight");
   if (weight == nullptr) return out;
   NIBBLE_ASSIGN(out.symmetric, weight->get_bool_or("symmetric", true));
-  const base::Json* block = weight->find_set("block_size");
-  if (block == nullptr) return out;
-  if (!block->is_array() || block->as_array().size() != 2 || !block->as_array()[0].is_int() ||
-      !block->as_array()[1].is_int() || block->as_array()[0].as_int() <= 0 ||
-      block->as_array()[1].as_int() <= 0) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: block_size: expected two positive integers, found {}",
-                            weight->where(), block->dump()));
-  }
-  out.block = {block->as_array()[0].as_int(), block->as_array()[1].as_int()};
+  NIBBLE_ASSIGN(out.block, block_key(*weight, "block_size"));
   return out;
 }
 
@@ -119,9 +110,6 @@ class QuarkConfig : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "quark"; }
   std::vector<const NameMatcher*> matchers() const override { return {&layers_, &excluded_}; }
-  std::string unused_reason(const TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {

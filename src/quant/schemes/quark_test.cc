@@ -205,14 +205,5 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
             "quark needs a quantization_config: only it says what is done to activations");
 }
 
-TEST(quark, cache_scales_are_known_and_left_out) {
-  const auto parsed = parse_config(fp8_checkpoint(), config(kFp8));
-  tensor::TensorInfo info;
-  info.name = "model.layers.0.self_attn.k_proj.output_scale";
-  EXPECT_NE((*parsed)->unused_reason(info), "");
-  info.name = "model.layers.0.self_attn.k_proj.other";
-  EXPECT_EQ((*parsed)->unused_reason(info), "");
-}
-
 }  // namespace
 }  // namespace nibble::quant
