@@ -115,6 +115,10 @@ TEST(scheme, names_that_people_type_are_said_to_be_taken_for_something) {
   EXPECT_EQ(asked("fp8", "fp8", "weight", DType::kE4M3), "fp8");
   EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kE4M3),
             "--quantization fp8 was taken for compressed-tensors");
+  EXPECT_EQ(asked("w8a8_int8", "compressed-tensors", "weight", DType::kS8),
+            "--quantization w8a8_int8 was taken for compressed-tensors");
+  EXPECT_EQ(asked("w8a8_fp8", "compressed-tensors", "weight", DType::kE4M3),
+            "--quantization w8a8_fp8 was taken for compressed-tensors");
 }
 
 TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {
@@ -122,6 +126,10 @@ TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {
   EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kS8),
             "the scheme \"fp8\" was asked for, which means weights stored as e4m3, but none is: " +
                 w + "weight is s8");
+  EXPECT_EQ(
+      asked("w8a8_int8", "compressed-tensors", "weight", DType::kE4M3),
+      "the scheme \"w8a8_int8\" was asked for, which means weights stored as s8, but none is: " +
+          w + "weight is e4m3");
   EXPECT_EQ(asked("awq_marlin", "awq", "weight_packed", DType::kU8),
             "the scheme \"awq_marlin\" was asked for, which means weights stored as s32, but none "
             "is: " +
