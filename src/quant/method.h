@@ -122,14 +122,6 @@ class MoeMethod {
   virtual Result<std::unique_ptr<LinearMethod>> expert(const LinearLayer& projection) const = 0;
 };
 
-// Where the KV cache's scales come from; used from the KV-cache issue on.
-class KVCacheMethod {
- public:
-  virtual ~KVCacheMethod() = default;
-  virtual std::string_view scheme() const = 0;
-  virtual std::vector<WeightSpec> create_weights(std::string_view attention_module) const = 0;
-};
-
 // The names in a checkpoint, for evidence: stored dtype and shape outrank lists.
 struct TensorLookup {
   std::span<const tensor::TensorInfo> all;

@@ -422,30 +422,4 @@ Result<Area> block_key(const base::Json& dictionary, std::string_view key) {
   return Area{size->as_array()[0].as_int(), size->as_array()[1].as_int()};
 }
 
-std::string cache_scale_reason(const TensorInfo& info) {
-  static constexpr std::string_view kSuffixes[] = {".k_scale",
-                                                   ".v_scale",
-                                                   ".q_scale",
-                                                   ".kv_scale",
-                                                   ".prob_scale",
-                                                   ".prob_output_scale",
-                                                   ".k_proj.k_bias",
-                                                   ".v_proj.v_bias",
-                                                   ".k_proj.output_scale",
-                                                   ".v_proj.output_scale",
-                                                   ".q_proj.output_scale",
-                                                   ".k_cache.scale",
-                                                   ".v_cache.scale",
-                                                   ".k_zero_point",
-                                                   ".v_zero_point",
-                                                   ".q_zero_point"};
-  for (std::string_view suffix : kSuffixes) {
-    const std::string_view name = info.name;
-    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-      return "a scale of a quantized KV cache; the cache here is not quantized";
-    }
-  }
-  return {};
-}
-
 }  // namespace nibble::quant

@@ -79,10 +79,6 @@ Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes);
 
-// "" or why a tensor is known and left out: the scales and zero points of a quantized KV cache, in
-// the spellings of the field.
-std::string cache_scale_reason(const tensor::TensorInfo& info);
-
 // What a checkpoint says of all of its linears, where they are of one kind.
 struct ScaledLinears {
   std::string_view scheme;
@@ -102,9 +98,6 @@ class ScaledCodesConfig : public QuantizationConfig {
 
   std::string_view scheme() const override { return linears.scheme; }
   std::vector<const NameMatcher*> matchers() const override { return {&ignored_}; }
-  std::string unused_reason(const tensor::TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override;
 

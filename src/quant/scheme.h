@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "nibble/result.h"
+#include "quant/kv_cache.h"
 #include "quant/matcher.h"
 #include "quant/method.h"
 

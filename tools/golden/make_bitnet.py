@@ -24,7 +24,6 @@ SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
 CASES = {
     "bitlinear": (SMALL, "bitlinear", "offline", "packed", {"v4": True}),
     "auto_offline": (dict(SMALL, attention_bias=True), "autobitlinear", "offline", "packed", {}),
-    "auto_digits": (SMALL, "autobitlinear", "offline", "digits", {}),
     "auto_online": (SMALL, "autobitlinear", "online", "floats", {}),
 }
 
@@ -46,12 +45,9 @@ def make(name):
             continue
         stored_scale = (scale if linear == "bitlinear" else 1 / scale).to(torch.bfloat16)
         tensors[f"{module}.weight_scale"] = stored_scale.reshape(1)
-        if stored == "packed":
-            packed = pack_weights(digits.clone())
-            assert torch.equal(unpack_weights(packed, torch.float32), digits)
-            tensors[f"{module}.weight"] = packed
-        else:
-            tensors[f"{module}.weight"] = digits.to(torch.bfloat16)
+        packed = pack_weights(digits.clone())
+        assert torch.equal(unpack_weights(packed, torch.float32), digits)
+        tensors[f"{module}.weight"] = packed
         factor = stored_scale.float()
         weights[module] = digits * (1 / factor if linear == "bitlinear" else factor)
     quantization = {

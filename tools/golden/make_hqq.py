@@ -20,21 +20,16 @@ CROSSING = dict(ONE, hidden_size=96, intermediate_size=80, num_attention_heads=4
 
 # name: (configuration changes, arguments of BaseQuantizeConfig, dtype, options)
 CASES = {
-    "b4_g64": (SMALL, dict(nbits=4, group_size=64, axis=1), torch.float16, {}),
     "b4_g32_bf16": (
         dict(SMALL, attention_bias=True), dict(nbits=4, group_size=32, axis=1), torch.bfloat16,
         {"v4": True, "skip": ["model.layers.0.mlp.down_proj"]},
     ),
     "b4_crossing": (CROSSING, dict(nbits=4, group_size=64, axis=1), torch.float16, {}),
     "b4_axis0": (SMALL, dict(nbits=4, group_size=64, axis=0), torch.float16, {}),
-    "b8_channel": (SMALL, dict(nbits=8, group_size=None, axis=1), torch.float16, {}),
     "b8_g32": (SMALL, dict(nbits=8, group_size=32, axis=1), torch.bfloat16, {}),
     "b3_g32": (SMALL, dict(nbits=3, group_size=32, axis=1), torch.float16, {}),
     "b2_g16": (SMALL, dict(nbits=2, group_size=16, axis=1), torch.float16, {}),
     "b1_g32": (SMALL, dict(nbits=1, group_size=32, axis=1), torch.float16, {}),
-    "b4_view_as_float": (
-        SMALL, dict(nbits=4, group_size=64, axis=1, view_as_float=True), torch.float16, {},
-    ),
 }  # fmt: skip
 PARTS = {8: 1, 4: 2, 3: 10, 2: 4, 1: 8}
 

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/attention/attention_ops.h"
@@ -81,6 +82,11 @@ AttentionRange range_of(const Call& call, int64_t head, int64_t block) {
   r.pages = call.cache.pages();
   r.key_offset = call.cache.key_offset(head);
   r.value_offset = call.cache.value_offset(head);
+  r.key_scale = call.cache.key_scale(head);
+  r.key_zero = call.cache.key_zero(head);
+  r.value_scale = call.cache.value_scale(head);
+  r.value_zero = call.cache.value_zero(head);
+  r.scale_offset = call.cache.scale_offset(head);
   r.key_dim = shape.key_dim;
   r.value_dim = call.value_pad;
   r.key_begin = cut.first_key;
@@ -178,6 +184,13 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
   const KvShape& shape = cache.shape();
   NIBBLE_CHECK(config.heads > 0 && config.heads % shape.heads == 0);
   NIBBLE_CHECK(position >= 0 && position + m <= cache.size());
+  if (cache.has_not_finite()) {
+    for (int64_t i = 0; i < m; ++i) {
+      std::fill_n(out + i * ldo, config.heads * shape.value_dim,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+    return;
+  }
   if (ops.isa == device::Isa::kReference) {
     attention_reference(config, cache, q, ldq, position, m, out, ldo);
     return;

@@ -72,7 +72,7 @@ class CompressedConfig : public QuantizationConfig {
                            transform.name);
       }
     }
-    return cache_scale_reason(info);
+    return {};
   }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
@@ -180,7 +180,8 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
                 "compressed-tensors needs a quantization_config that has config_groups");
   }
   NIBBLE_ASSIGN(compressed::Config config, compressed::read_config(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::make_unique<CompressedConfig>(std::move(config)));
+  auto out = std::make_unique<CompressedConfig>(std::move(config));
+  return std::unique_ptr<QuantizationConfig>(std::move(out));
 }
 
 constexpr std::string_view kAliases[] = {"sparseml", "llm-compressor", "llmcompressor"};

@@ -415,11 +415,6 @@ TEST(compressed_tensors, scales_that_nothing_reads_are_unused_and_say_why) {
     EXPECT_EQ(spec.unused, "the config leaves the inputs of this layer alone");
   }
   EXPECT_TRUE(found);
-  tensor::TensorInfo info;
-  info.name = "model.layers.0.self_attn.k_scale";
-  EXPECT_NE((*config)->unused_reason(info), "");
-  info.name = "model.layers.0.self_attn.scale";
-  EXPECT_EQ((*config)->unused_reason(info), "");
 }
 
 TEST(compressed_tensors, a_layer_stored_as_floats_is_left_alone_whatever_targets_say) {

@@ -91,7 +91,7 @@ class OnlineFp8Method : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
-// modules_to_convert and kv_cache_scheme are known and not asked: the stored tensors say it.
+// modules_to_convert is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
     "quant_method activation_scheme weight_block_size ignored_layers modules_to_not_convert "
     "scale_fmt fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";

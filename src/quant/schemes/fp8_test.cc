@@ -269,22 +269,6 @@ TEST(fp8, a_weight_of_another_type_is_refused) {
             kModule + ".weight: expected a type of fp8 or a plain float, found u8");
 }
 
-TEST(fp8, scales_of_the_kv_cache_are_known_and_unused) {
-  const auto config = parse_config(TestCheckpoint(), kDynamic);
-  ASSERT_TRUE(config);
-  tensor::TensorInfo info;
-  for (const char* name :
-       {"model.layers.0.self_attn.k_scale", "model.layers.0.self_attn.k_proj.k_scale",
-        "model.layers.0.self_attn.kv_scale", "model.layers.0.self_attn.v_proj.output_scale"}) {
-    info.name = name;
-    EXPECT_EQ((*config)->unused_reason(info),
-              "a scale of a quantized KV cache; the cache here is not quantized")
-        << name;
-  }
-  info.name = "model.layers.0.mlp.down_proj.weight_scale";
-  EXPECT_EQ((*config)->unused_reason(info), "");
-}
-
 TEST(fp8, configs_that_cannot_be_read_are_refused_by_key_and_value) {
   auto refused = [](const std::string& keys) {
     return message(parse_config(TestCheckpoint(), R"({"quant_method": "fp8", )" + keys + "}"));

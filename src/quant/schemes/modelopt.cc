@@ -38,10 +38,6 @@ class ModelOptConfig : public QuantizationConfig {
   std::string_view scheme() const override { return "modelopt"; }
   std::vector<const NameMatcher*> matchers() const override { return {&excluded_, &listed_}; }
 
-  std::string unused_reason(const tensor::TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
-
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
     NIBBLE_TRY(excluded_.match(layer.module));  // to know which rules match nothing

@@ -324,14 +324,5 @@ TEST(modelopt, algorithms_that_cannot_be_read_are_refused) {
             kAt + "quantization: expected an object, found a string (\"FP8\")");
 }
 
-TEST(modelopt, scales_of_the_kv_cache_are_known_and_unused) {
-  const auto config = parse_config(TestCheckpoint(), flat("FP8"));
-  ASSERT_TRUE(config);
-  tensor::TensorInfo info;
-  info.name = "model.layers.0.self_attn.k_proj.k_scale";
-  EXPECT_EQ((*config)->unused_reason(info),
-            "a scale of a quantized KV cache; the cache here is not quantized");
-}
-
 }  // namespace
 }  // namespace nibble::quant

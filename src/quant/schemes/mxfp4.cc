@@ -31,9 +31,6 @@ class Mxfp4Config : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "mxfp4"; }
   std::vector<const NameMatcher*> matchers() const override { return {&not_converted_}; }
-  std::string unused_reason(const TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
