@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from common import GOLDEN, write_made_by
 from kv import attention_reads, quantized
-from slim import slim_config, slim_tokens
-from tiny import as_transformers_4, float_model, fresh, logits, tiny_model, write_logits
+from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
+from tiny import tiny_model, tiny_tokens, write_logits
 
 SMALL = dict(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
 SCHEME = {
@@ -62,7 +62,7 @@ def measure(model, granularity):
 
     with attention_reads(watch):
         for seed in range(4):
-            logits(model, slim_tokens(64, seed))
+            logits(model, tiny_tokens(64, seed))
     return seen
 
 
@@ -83,7 +83,7 @@ def stable_logits(model):
     double = copy.deepcopy(model).double()
     embedding = double.model.embed_tokens.weight.data.clone()
     for seed in range(7, 400):
-        tokens = slim_tokens(seed=seed)
+        tokens = tiny_tokens(seed=seed)
         answer = logits(model, tokens)
         spread = 0.0
         for factor in (1.0, 1 + 1e-6, 1 - 1e-6):
@@ -97,7 +97,7 @@ def stable_logits(model):
 def make(name):
     kind, granularity, spelling, scheme = CASES[name]
     folder = fresh(GOLDEN / "kv" / name)
-    config = slim_config(dtype=torch.bfloat16, **SMALL)
+    config = tiny_config(dtype=torch.bfloat16, **SMALL)
     model = tiny_model(config, seed=list(CASES).index(name) + 701)
     tensors = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items()}
     tensors.pop("lm_head.weight")
@@ -107,6 +107,7 @@ def make(name):
     scales = {side: scale_of(*ranges[side], kind, granularity) for side in "kv"}
     with attention_reads(quantized(kind, scales)):
         tokens, answer, spread = stable_logits(reader)
+    plain = logits(reader, tokens)
     for side, (scale, zero) in scales.items():
         prefix = "model.layers.0." + spelling.format(side)
         if granularity == "head":
@@ -121,16 +122,17 @@ def make(name):
         "quant_method": "fp8", "activation_scheme": "dynamic", "kv_cache_scheme": scheme,
     }  # fmt: skip
     config.save_pretrained(folder)
+    save_tokenizer(folder)
     as_transformers_4(folder)
     expected = folder / "expected"
     expected.mkdir()
-    write_logits(expected, tokens=tokens, logits=answer)
+    write_logits(expected, tokens=tokens, logits=answer, logits_float=plain)
     write_made_by(
         expected / "made_by.json", __file__, ["torch", "transformers"],
-        f"KV cache {kind}, a scale per {granularity}, in 'logits'. Tokens "
+        f"KV cache {kind}, a scale per {granularity}, in 'logits'; float32 in 'logits_float'. Tokens "
         f"chosen so that float64 runs differ by at most {spread:.2g}.",
     )  # fmt: skip
-    print(name, "spread", spread, "cache", float((answer - logits(reader, tokens)).abs().max()))
+    print(name, "spread", spread, "cache", float((answer - plain).abs().max()))
 
 
 if __name__ == "__main__":
