@@ -455,6 +455,7 @@ TEST(compressed_tensors, a_name_wins_over_a_pattern_and_a_pattern_over_a_class) 
            Case{R"("re:.*down_proj")", R"("Linear")", "s4c"},
            Case{R"("model.layers.0.mlp.gate_up_proj")", R"("Linear")", "s4g8"},  // fused names
            Case{R"("re:.*gate_up_proj$")", R"("re:.*qkv_proj")", "s4g8"},
+           Case{R"("Linear")", R"("Linear")", "s4c"},  // the last one counts
            Case{R"("re:model[.]layers[.]0[.]mlp.*")", R"("QKVParallelLinear")", "s4g8"},
        }) {
     TestCheckpoint checkpoint = with_packed(2, 16, 4, std::string(c.format) == "s4c" ? 1 : 2);
