@@ -290,6 +290,7 @@ class Planner {
                                         options_.quantization, scheme->name));
     }
     append(plan_.notes, quantization_->notes);
+    append(plan_.warnings, source_.warnings);
     append(plan_.warnings, quantization_->warnings);
     return {};
   }
