@@ -91,23 +91,34 @@ Result<KvCacheConfig> read_algorithm(const Json& dictionary, std::string_view ke
   return out;
 }
 
-// Quark: the modules in the group have quantized outputs; what kind says their layer config.
+// Quark: modules by patterns, whose outputs are quantized. Newer files describe each pattern in
+// kv_cache_quant_config, older ones list them in export and describe them among the layers.
 Result<KvCacheConfig> read_group(const Json& dictionary) {
   KvCacheConfig out;
+  const Json* layers = dictionary.find_set("kv_cache_quant_config");
   const Json* exported = dictionary.find_set("export");
-  if (exported == nullptr || !exported->is_object()) return out;
-  NIBBLE_ASSIGN(const std::vector<std::string> group, names_key(*exported, "kv_cache_group"));
-  if (group.empty()) return out;
-  out.where = fmt::format("{}: kv_cache_group", exported->where());
-  out.type = KvType::kE4M3;
-  const Json* layers = dictionary.find_set("layer_quant_config");
-  const Json* layer = layers == nullptr ? nullptr : layers->find_set(group.front());
+  std::string pattern;
+  if (layers != nullptr && layers->is_object() && !layers->as_object().empty()) {
+    pattern = layers->as_object().front().first;
+    out.where = layers->where();
+  } else if (exported != nullptr && exported->is_object()) {
+    NIBBLE_ASSIGN(const std::vector<std::string> group, names_key(*exported, "kv_cache_group"));
+    if (group.empty()) return out;
+    pattern = group.front();
+    out.where = fmt::format("{}: kv_cache_group", exported->where());
+    layers = dictionary.find_set("layer_quant_config");
+  } else {
+    return out;
+  }
+  const Json* layer = layers == nullptr ? nullptr : layers->find_set(pattern);
   const Json* output = layer == nullptr ? nullptr : layer->find_set("output_tensors");
-  if (output == nullptr) return out;
+  if (output == nullptr || !output->is_object()) {
+    out.type = KvType::kE4M3;
+    return out;
+  }
   NIBBLE_ASSIGN(const std::string type, output->get_string_or("dtype", "fp8_e4m3"));
   NIBBLE_ASSIGN(out.dynamic, output->get_bool_or("is_dynamic", false));
   out.promised = !out.dynamic;
-  out.type.reset();
   set_type_by_word(type, out);
   return out;
 }

@@ -35,8 +35,8 @@ struct KvCacheConfig {
 };
 
 // From `kv_cache_scheme` (compressed-tensors, ModelOpt), `kv_cache_quant_algo` (ModelOpt, also
-// inside "quantization") or `export: kv_cache_group` (Quark) of a quantization dictionary. Errors:
-// two of them that differ; a value of the wrong type.
+// inside "quantization"), `kv_cache_quant_config` or `export: kv_cache_group` (Quark) of a
+// quantization dictionary. Errors: two of them that differ; a value of the wrong type.
 Result<KvCacheConfig> read_kv_cache(const base::Json& dictionary);
 
 // The same from a checkpoint's dictionary and ModelOpt's hf_quant_config.json, either of which may

@@ -26,7 +26,9 @@ TEST(kv_cache_config, every_dialect_says_the_same) {
         R"({"kv_cache_quant_algo": "FP8"})", R"({"quantization": {"kv_cache_quant_algo": "fp8"}})",
         R"({"export": {"kv_cache_group": ["*k_proj", "*v_proj"], "pack_method": "reorder"},
             "layer_quant_config": {"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3",
-            "is_dynamic": false}}}})"}) {
+            "is_dynamic": false}}}})",
+        R"({"export": {"kv_cache_group": []}, "kv_cache_quant_config": {"*k_proj":
+            {"output_tensors": {"dtype": "fp8_e4m3", "is_dynamic": false}}}})"}) {
     const KvCacheConfig config = read(text);
     EXPECT_EQ(config.type, KvType::kE4M3) << text;
     EXPECT_FALSE(config.dynamic);

@@ -133,7 +133,7 @@ class ScaledCodesMethod : public LinearMethod {
     out.n = n;
     out.k = k;
     NIBBLE_TRY(read_codes(raw, out));
-    NIBBLE_TRY(read_weight_scales(raw, out));
+    NIBBLE_TRY(scale_weight(raw, out));
     if (!codes_.input_factor.empty()) {
       NIBBLE_ASSIGN(const TensorView* factor,
                     need(raw, Slot::kInputFactor, codes_.input_factor, {k}));
@@ -172,10 +172,10 @@ class ScaledCodesMethod : public LinearMethod {
     return {};
   }
 
-  Result<void> read_weight_scales(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+  Result<void> scale_weight(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
-    NIBBLE_ASSIGN(out.scale, read_scales(*scales, codes_.scale));
+    NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
     if (codes_.area.per_part) {
       NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
     }
@@ -305,19 +305,6 @@ std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
   return std::make_unique<ScaledCodesMethod>(layer, tensors, std::move(codes));
 }
 
-Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
-  TensorView typed = view;
-  if (typed.dtype == DType::kU8) typed.dtype = DType::kE8M0;
-  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(typed, suffix));
-  const bool zero_is_small = view.dtype == DType::kE4M3;
-  for (size_t i = 0; i < scale.size(); ++i) {
-    if (scale[i] > 0 || (zero_is_small && scale[i] == 0)) continue;
-    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
-                                                 element_name(suffix, view.shape, i), scale[i]));
-  }
-  return scale;
-}
-
 Result<void> check_fp8_codes(const TensorView& weight, std::string_view suffix, int64_t k) {
   const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
   const Specials range = specials_of(weight.dtype);
@@ -332,6 +319,28 @@ Result<void> check_fp8_codes(const TensorView& weight, std::string_view suffix, 
               fmt::format("{}: element ({}, {}) is {:#04x}, which is no number; the file is "
                           "damaged or was quantized with a scale of zero",
                           suffix, (at - code) / k, (at - code) % k, *at));
+}
+
+Result<std::vector<float>> read_weight_scales(const TensorView& view, std::string_view suffix) {
+  TensorView typed = view;
+  if (typed.dtype == DType::kU8) typed.dtype = DType::kE8M0;
+  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(typed, suffix));
+  for (size_t i = 0; i < scale.size(); ++i) {
+    if (scale[i] >= 0) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is not negative",
+                                                 element_name(suffix, view.shape, i), scale[i]));
+  }
+  return scale;
+}
+
+Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
+  NIBBLE_ASSIGN(std::vector<float> scale, read_weight_scales(view, suffix));
+  for (size_t i = 0; i < scale.size(); ++i) {
+    if (scale[i] > 0) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
+                                                 element_name(suffix, view.shape, i), scale[i]));
+  }
+  return scale;
 }
 
 Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(

@@ -119,9 +119,13 @@ class ScaledCodesConfig : public QuantizationConfig {
 // A key of two positive integers, a block of outputs x inputs; (0, 0) when absent or null.
 Result<Area> block_key(const base::Json& dictionary, std::string_view key);
 
-// Elements of a scale tensor: finite and positive (e4m3 ones may have been rounded to 0). Errors
-// have the place.
+// Elements of a scale tensor: finite and positive. Errors have the place.
 Result<std::vector<float>> read_scales(const tensor::TensorView& view, std::string_view suffix);
+
+// The same for scales of weights, which may be 0: tools write that where every code is (and e4m3
+// ones may have been rounded to it). `verify` finds those above other codes.
+Result<std::vector<float>> read_weight_scales(const tensor::TensorView& view,
+                                              std::string_view suffix);
 
 // Refuses codes that are no numbers: nan, and the infinities of e5m2.
 Result<void> check_fp8_codes(const tensor::TensorView& weight, std::string_view suffix, int64_t k);

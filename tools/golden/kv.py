@@ -42,6 +42,6 @@ def stored_cache(tensors):
         side: (value.float().reshape([]), torch.zeros(()))
         for side in "kv"
         for key, value in tensors.items()
-        if key.endswith(f".{side}_scale")
+        if key.endswith((f".{side}_scale", f".{side}_proj.output_scale"))
     }
     return quantized("e4m3", scales) if scales else lambda side, x: x

@@ -19,6 +19,7 @@ from quark.torch.utils.pack import create_pack_method
 from safetensors import safe_open
 
 from common import GOLDEN
+from kv import attention_reads, stored_cache
 from quantized import K_PROJ, write_expected
 from tiny import as_transformers_4, fresh, save_tokenizer, tiny_config, tiny_model
 
@@ -169,10 +170,13 @@ def make(name):
             functions[module] = function
     state = {k: v for k, v in tensors.items() if not k.endswith("output_scale")}
     notes = "Quantized and exported by Quark. Activations as the configuration says in the logits."
-    write_expected(
-        folder, state, weights, __file__, ["amd-quark", "torch", "transformers"], notes,
-        full=[K_PROJ], inputs=functions,
-    )  # fmt: skip
+    if options.get("kv"):
+        notes += " KV cache e4m3, keys rotated."
+    with attention_reads(stored_cache(tensors)):
+        write_expected(
+            folder, state, weights, __file__, ["amd-quark", "torch", "transformers"], notes,
+            full=[K_PROJ], inputs=functions,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
