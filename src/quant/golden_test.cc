@@ -176,6 +176,12 @@ TEST(golden, every_bitnet_folder_dequantizes_as_transformers_does) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, every_eetq_folder_dequantizes_as_eetq_quantized_it) {
+  const auto folders = folders_of("eetq");
+  EXPECT_GE(folders.size(), 1u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
   const auto folders = folders_of("compressed_tensors");
   EXPECT_GE(folders.size(), 32u);

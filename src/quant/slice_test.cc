@@ -347,7 +347,8 @@ TEST(slice, slices_of_codes_with_scales_join_to_the_whole) {
         {"fbgemm_fp8", "e4m3c"},
         {"w8a8_fp8", "e4m3c"},
         {"w8a8_int8", "s8c"},
-        {"blockwise_int8", "s8b32x32"}}) {
+        {"blockwise_int8", "s8b32x32"},
+        {"eetq", "s8c"}}) {
     const Outcome outcome = check_scheme(scheme);
     EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
     EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;

@@ -183,6 +183,10 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
                 checkpoint, config(kFp8, R"({"dtype": "fp8_e4m3", "qscheme": "per_channel"})"))),
             "config.json: quantization_config: global_quant_config: input_tensors are per_channel "
             "and static; static ones are read per tensor");
+  EXPECT_EQ(message(parse_config(checkpoint, R"({"quant_method": "quark", "global_quant_config":
+                {"weight": {"dtype": "int8"}, "bias": {"dtype": "int8"}}})")),
+            "config.json: quantization_config: global_quant_config: the bias is quantized, which "
+            "is not read");
   TestCheckpoint bare;
   bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   EXPECT_EQ(
