@@ -18,6 +18,7 @@ target_compile_definitions(utf8proc INTERFACE UTF8PROC_STATIC)
 
 if(NIBBLE_TESTS)
   find_package(GTest REQUIRED)
+  nibble_static_library(rapidcheck rapidcheck rapidcheck.h)
   include(GoogleTest)
   enable_testing()
 endif()

@@ -60,6 +60,13 @@ uint32_t crc32(const void* data, size_t bytes) {  // the polynomial of zlib and 
   return ~crc;
 }
 
+std::string hex_crc32(const std::vector<float>& values) {
+  std::ostringstream crc;
+  crc << std::hex << std::setw(8) << std::setfill('0')
+      << crc32(values.data(), values.size() * sizeof(float));
+  return crc.str();
+}
+
 // One of the safetensors files of expected/, whole in memory.
 class ExpectedFile {
  public:
@@ -110,14 +117,15 @@ class Golden : public testing::TestWithParam<std::string> {
     std::sort(ggufs.begin(), ggufs.end());
     return ggufs.empty() ? folder().string() : ggufs.front();
   }
-  static Options exact() {
-    Options options;
-    options.precision = "exact";
-    options.dtype = "f32";
-    options.threads = 2;
-    return options;
-  }
 };
+
+Options exact() {
+  Options options;
+  options.precision = "exact";
+  options.dtype = "f32";
+  options.threads = 2;
+  return options;
+}
 
 TEST_P(Golden, the_plan_has_no_problem_and_accounts_for_every_tensor) {
   auto plan = inspect(path(), exact());
@@ -144,10 +152,7 @@ TEST_P(Golden, quantized_weights_are_bit_equal_to_the_tools_own) {
     ASSERT_TRUE(weight) << module << ": " << weight.error().message;
     EXPECT_EQ(weight->rows, what["shape"][0].get<int64_t>()) << module;
     EXPECT_EQ(weight->columns, what["shape"][1].get<int64_t>()) << module;
-    std::ostringstream crc;
-    crc << std::hex << std::setw(8) << std::setfill('0')
-        << crc32(weight->values.data(), weight->values.size() * sizeof(float));
-    EXPECT_EQ(crc.str(), what["crc32"].get<std::string>()) << module;
+    EXPECT_EQ(hex_crc32(weight->values), what["crc32"].get<std::string>()) << module;
   }
 }
 
@@ -162,6 +167,7 @@ double tolerance(const std::vector<float>& expected) {
   return 16 * 1.4e-5 * typical;
 }
 
+// Where a checkpoint asks for a quantized KV cache, the expected logits have it too.
 void expect_logits(const std::string& path, const Options& options, const ExpectedFile& file,
                    const std::string& prefix) {
   const auto tokens64 = file.read<int64_t>(prefix + "tokens");
@@ -270,6 +276,23 @@ TEST_P(Golden, one_two_and_three_threads_and_no_mmap_give_the_same_bits) {
     EXPECT_EQ(std::memcmp(first.data(), logits->values.data(), first.size() * sizeof(float)), 0)
         << threads << " threads";
   }
+}
+
+// --quantization fp8 over an unquantized folder: the weights it makes, and what they compute.
+TEST(online, fp8_made_while_loading_is_what_its_formula_says) {
+  const fs::path folder = fs::path(NIBBLE_SOURCE_DIR) / "tests/golden/unquantized/online_fp8";
+  Options options = exact();
+  options.quantization = "fp8";
+  std::ifstream in(folder / "expected/online_fp8_crc32.json");
+  const auto expected = nlohmann::json::parse(in);
+  ASSERT_EQ(expected.size(), 7u);
+  for (const auto& [module, crc] : expected.items()) {
+    auto weight = weights(folder.string(), module, options);
+    ASSERT_TRUE(weight) << module << ": " << weight.error().message;
+    EXPECT_EQ(hex_crc32(weight->values), crc.get<std::string>()) << module;
+  }
+  expect_logits(folder.string(), options, ExpectedFile(folder / "expected/logits.safetensors"),
+                "online_fp8.");
 }
 
 INSTANTIATE_TEST_SUITE_P(folders, Golden, testing::ValuesIn(golden_cases()), test_name);

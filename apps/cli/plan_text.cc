@@ -280,12 +280,23 @@ std::string refusals_text(const std::vector<LayerGroup>& groups, bool verbose) {
   return text;
 }
 
+std::string scale_text(const std::optional<double>& scale, const std::string& source) {
+  const std::string from = printable(source);
+  if (source == "default" || source == "each token") return from;
+  return fmt::format("{} from {}", scale ? fmt::format("{:.6g}", *scale) : "one a head", from);
+}
+
+// Layers whose scales are not stored share a line; the others have one each.
 std::string kv_text(const Plan& plan) {
   std::map<std::string, size_t> places;
   std::vector<std::pair<std::string, int64_t>> kinds;
   for (const KvPlan& kv : plan.kv) {
-    const std::string kind =
-        fmt::format("k {} ({}), v {} ({})", kv.k, kv.k_source, kv.v, kv.v_source);
+    std::string kind = kv.type;
+    const bool floats = kv.type == "f32" || kv.type == "bf16" || kv.type == "f16";
+    if (!floats || kv.k_source != "default" || kv.v_source != "default") {
+      kind += fmt::format(", scale of k: {}, of v: {}{}", scale_text(kv.k, kv.k_source),
+                          scale_text(kv.v, kv.v_source), floats ? " (not used)" : "");
+    }
     const auto [place, fresh] = places.emplace(kind, kinds.size());
     if (fresh) kinds.emplace_back(kind, 0);
     ++kinds[place->second].second;

@@ -88,8 +88,9 @@ std::string plan_json(const Plan& plan) {
   Json kv = Json::array();
   for (const KvPlan& each : plan.kv) {
     kv.push_back({{"layer", each.layer},
-                  {"k", each.k},
-                  {"v", each.v},
+                  {"type", each.type},
+                  {"k", each.k ? number(*each.k) : Json(nullptr)},
+                  {"v", each.v ? number(*each.v) : Json(nullptr)},
                   {"k_source", each.k_source},
                   {"v_source", each.v_source}});
   }

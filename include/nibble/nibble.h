@@ -87,9 +87,12 @@ struct LayerPlan {
 };
 
 struct KvPlan {
-  std::string layer;
-  std::string k, v;                // the cache's type: "f16"
-  std::string k_source, v_source;  // tensor or config key, or "default"
+  std::string layer;  // the attention module
+  std::string type;   // the cache's: "f16", "fp8_e4m3"
+  // The scales, and where each comes from: a tensor (which a cache of floats does not use),
+  // "default", or "each token" when they are computed. Nothing: one for each head or token.
+  std::optional<double> k, v;
+  std::string k_source, v_source;
 };
 
 struct UnusedTensor {

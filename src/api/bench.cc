@@ -85,8 +85,7 @@ double limit_seconds(const Model::Impl& model, const MachineReport& machine, int
 int32_t bench_id(int64_t i, int64_t vocab) { return static_cast<int32_t>((100 + i * 7) % vocab); }
 
 Result<double> prompt_seconds(const Model::Impl& m, int64_t tokens) {
-  NIBBLE_ASSIGN(Sequence sequence,
-                Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, tokens));
+  NIBBLE_ASSIGN(Sequence sequence, Sequence::create(m.decoder, *m.stream, m.ops, tokens));
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < tokens; ++i) ids.push_back(bench_id(i, m.decoder.spec.vocab));
   const auto start = Clock::now();
@@ -95,8 +94,7 @@ Result<double> prompt_seconds(const Model::Impl& m, int64_t tokens) {
 }
 
 Result<double> generate_seconds(const Model::Impl& m, int64_t tokens) {
-  NIBBLE_ASSIGN(Sequence sequence,
-                Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, tokens));
+  NIBBLE_ASSIGN(Sequence sequence, Sequence::create(m.decoder, *m.stream, m.ops, tokens));
   const auto start = Clock::now();
   for (int64_t i = 0; i < tokens; ++i) {
     const int32_t id = bench_id(i, m.decoder.spec.vocab);

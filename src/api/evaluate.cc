@@ -17,7 +17,7 @@ namespace {
 using generate::Sequence;
 
 Result<Sequence> sequence_of(const Model::Impl& m, int64_t capacity) {
-  return Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, capacity);
+  return Sequence::create(m.decoder, *m.stream, m.ops, capacity);
 }
 
 // log(sum(exp(row))) in double.

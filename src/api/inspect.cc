@@ -61,13 +61,6 @@ LayerPlan layer_plan(const load::PlannedModule& module) {
   return out;
 }
 
-// The module that the keys and values belong to, as the checkpoint names it:
-// "model.layers.0.self_attn", in a GGUF file "blk.0".
-std::string attention_module(const layers::DecoderSpec& spec, int64_t layer) {
-  const std::string k = spec.module(layers::Part::kK, layer);
-  return k.substr(0, k.rfind('.'));
-}
-
 MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options, int64_t ctx) {
   const layers::DecoderSpec& spec = plan.spec;
   MemoryPlan out;
@@ -88,8 +81,8 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
                             4 * spec.kv_heads * spec.head_dim);
   out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   constexpr int64_t kMany = 4096;  // pages are whole at this length
-  out.kv_per_token =
-      static_cast<uint64_t>(layers::DecoderCache::bytes_for(spec, options.kv_type, kMany) / kMany);
+  out.kv_per_token = static_cast<uint64_t>(
+      layers::DecoderCache::bytes_for(spec, plan.cache.format, kMany) / kMany);
   const device::Hardware& hardware = options.plan.hardware;
   out.available = static_cast<uint64_t>(hardware.memory_bytes);
   if (hardware.gpu) {
@@ -124,9 +117,9 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
     out.parameters += module.declared.n * module.declared.k;
   }
   for (const tensor::TensorInfo& info : checkpoint.tensors()) out.file_bytes += info.bytes;
-  for (int64_t i = 0; i < plan.spec.layers; ++i) {
-    const std::string type = kernels::name(options.kv_type);
-    out.kv.push_back({attention_module(plan.spec, i), type, type, "default", "default"});
+  for (const load::PlannedCache& cache : plan.cache.layers) {
+    out.kv.push_back({cache.attention, kernels::name(plan.cache.format.type), cache.k, cache.v,
+                      cache.k_source, cache.v_source});
   }
   out.tensors_total = plan.tensors_total;
   out.tensors_used = plan.tensors_used;

@@ -136,7 +136,7 @@ struct Session::Impl {
 Session::Session(const Model& model) : impl_(std::make_unique<Impl>()) {
   impl_->model = model.shared();
   Model::Impl& m = *impl_->model;
-  auto sequence = generate::Sequence::create(m.decoder, *m.stream, m.ops, m.options.kv_type, m.ctx);
+  auto sequence = generate::Sequence::create(m.decoder, *m.stream, m.ops, m.ctx);
   if (sequence) {
     impl_->sequence.emplace(std::move(*sequence));
   } else {

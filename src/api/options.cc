@@ -182,24 +182,17 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                 fmt::format("--dtype {}: activations between layers are f32; leave the option out",
                             options.dtype));
   }
-  NIBBLE_ASSIGN(const int kv, value_of<int>("--kv-cache-dtype", options.kv_cache_dtype,
-                                            {{"auto", 0},
-                                             {"f32", 1},
-                                             {"bf16", 2},
-                                             {"f16", 3},
-                                             {"fp8_e4m3", 4},
-                                             {"fp8_e5m2", 4},
-                                             {"int8", 4}}));
-  if (kv == 4) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--kv-cache-dtype {}: this version keeps caches in f32, bf16 or f16",
-                            options.kv_cache_dtype));
-  }
+  using Kv = std::optional<KvType>;
+  NIBBLE_ASSIGN(out.plan.kv_type, value_of<Kv>("--kv-cache-dtype", options.kv_cache_dtype,
+                                               {{"auto", std::nullopt},
+                                                {"f32", KvType::kF32},
+                                                {"bf16", KvType::kBf16},
+                                                {"f16", KvType::kF16},
+                                                {"fp8_e4m3", KvType::kE4M3},
+                                                {"fp8_e5m2", KvType::kE5M2},
+                                                {"int8", KvType::kS8}}));
   const bool exact = out.plan.policy.precision == Precision::kExact;
-  out.kv_type = kv == 1             ? KvType::kF32
-                : kv == 2           ? KvType::kBf16
-                : kv == 3 || !exact ? KvType::kF16
-                                    : KvType::kF32;
+  out.plan.kv_left_alone = exact ? KvType::kF32 : KvType::kF16;
   out.plan.quantization = options.quantization;
   out.plan.overrides = options.overrides;
   if (options.threads < 0 || options.threads > 4096) {

@@ -12,7 +12,6 @@ namespace nibble::api {
 
 struct ParsedOptions {
   load::PlanOptions plan;
-  kernels::KvType kv_type;
   int threads = 1;
   bool dummy = false;
   bool prefetch = false;

@@ -82,6 +82,7 @@ class Verifier {
       NIBBLE_TRY(tell(module.declared.module));
     }
     read_rope_factors();
+    read_cache_scales();
     NIBBLE_TRY(read_rest());
     NIBBLE_TRY(api::verify_checksums(checkpoint_, report_, [this](uint64_t bytes) {
       report_.bytes += bytes;
@@ -187,6 +188,17 @@ class Verifier {
                                 "the group are not: its weights are lost",
                                 n, g));
       }
+    }
+  }
+
+  void read_cache_scales() {
+    for (const load::PlannedCache& layer : plan_.cache.layers) {
+      const size_t before = report_.findings.size();
+      for (const TensorInfo* info : layer.method.used()) read(*info, true);
+      if (report_.findings.size() != before) continue;
+      auto scales = layer.method.process_weights_after_loading(
+          [this](const TensorInfo& info) { return checkpoint_.view(info); });
+      if (!scales) find(checkpoint_.path(), scales.error().message);
     }
   }
 

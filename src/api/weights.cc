@@ -27,8 +27,9 @@ Result<Matrix> weights(const std::string& path, const std::string& module, const
     }
     return out;
   }
-  for (const std::string& problem : plan.problems) {
-    if (problem.find(wanted) != problem.npos) return fail(ErrorCode::kCorrupt, problem);
+  for (const auto& [failed, why] : plan.failed) {
+    if (failed == wanted)
+      return fail(ErrorCode::kCorrupt, fmt::format("layer {}: {}", failed, why));
   }
   std::string known;
   for (const load::PlannedModule& planned : plan.modules) {

@@ -226,6 +226,16 @@ const Folder kFolders[] = {
      "DIR/: this is a LoRA adapter (adapter_model.safetensors), not a model; merge it into its "
      "base "
      "model first"},
+    {"diffusers_pipeline",
+     {{"model_index.json", "{}"}, {"README.md", "x"}},
+     "DIR/: model_index.json says that this is a pipeline of the diffusers library, which makes "
+     "pictures, video or sound; nibble runs language models that write text: give the folder of "
+     "one"},
+    {"diffusers_pipeline_with_a_second_copy_in_one_file",
+     {{"model_index.json", "{}"}, {"v1-5-pruned.safetensors", small_safetensors("a")}},
+     "DIR/: model_index.json says that this is a pipeline of the diffusers library, which makes "
+     "pictures, video or sound; nibble runs language models that write text: give the folder of "
+     "one"},
     {"no_config",
      {{"model.safetensors", small_safetensors("a")}},
      "DIR/: config.json is missing beside the weights; download it too"},

@@ -220,6 +220,14 @@ Result<WeightFiles> in_folder(std::string folder) {
     return n.starts_with("adapter_");
   });
   const Names ggufs = ending_in(names, ".gguf");
+  const bool weights = !files.empty() || !ggufs.empty();
+  if (contains(names, "model_index.json") && !(weights && contains(names, "config.json"))) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: model_index.json says that this is a pipeline of the diffusers "
+                            "library, which makes pictures, video or sound; nibble runs language "
+                            "models that write text: give the folder of one",
+                            folder));
+  }
   if (!files.empty() || !ending_in(names, kIndexEnding).empty()) {
     NIBBLE_TRY(choose_safetensors(names, std::move(files), out));
   } else if (!ggufs.empty()) {

@@ -11,21 +11,18 @@
 namespace nibble::generate {
 
 Result<Sequence> Sequence::create(const layers::Decoder& decoder, device::Stream& stream,
-                                  const kernels::Ops& ops, kernels::KvType kv_type,
-                                  int64_t capacity) {
+                                  const kernels::Ops& ops, int64_t capacity) {
   NIBBLE_ASSIGN(layers::Runner runner, layers::Runner::create(decoder, ops));
   NIBBLE_ASSIGN(layers::DecoderCache cache,
-                layers::DecoderCache::create(decoder.spec, kv_type, capacity));
-  return Sequence(decoder, stream, ops, kv_type, capacity, std::move(runner), std::move(cache));
+                layers::DecoderCache::create(decoder.spec, decoder.cache, capacity));
+  return Sequence(decoder, stream, ops, capacity, std::move(runner), std::move(cache));
 }
 
 Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
-                   kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
-                   layers::DecoderCache cache)
+                   int64_t capacity, layers::Runner runner, layers::DecoderCache cache)
     : decoder_(&decoder),
       stream_(&stream),
       ops_(ops),
-      kv_type_(kv_type),
       capacity_(capacity),
       runner_(std::move(runner)),
       cache_(std::move(cache)),
@@ -114,7 +111,7 @@ Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& 
 Error Sequence::blame() const {
   std::string culprit = decoder_->head().name;
   auto runner = layers::Runner::create(*decoder_, ops_);
-  auto cache = layers::DecoderCache::create(decoder_->spec, kv_type_, capacity_);
+  auto cache = layers::DecoderCache::create(decoder_->spec, decoder_->cache, capacity_);
   bool found = false;
   const layers::Listener ear = [&](std::string_view module, const float* y, int64_t m, int64_t n) {
     if (found) return;

@@ -25,8 +25,7 @@ class Sequence {
   // Decoder and stream must outlive the sequence. `capacity` is the most tokens it may hold; memory
   // for keys and values is taken as they come.
   static Result<Sequence> create(const layers::Decoder& decoder, device::Stream& stream,
-                                 const kernels::Ops& ops, kernels::KvType kv_type,
-                                 int64_t capacity);
+                                 const kernels::Ops& ops, int64_t capacity);
 
   // Appends the tokens. Logits of the last one are in last_logits() afterwards; `rows`, when given,
   // gets every position's. Errors: an id outside the vocabulary, no room, logits that are not
@@ -42,8 +41,7 @@ class Sequence {
 
  private:
   Sequence(const layers::Decoder& decoder, device::Stream& stream, const kernels::Ops& ops,
-           kernels::KvType kv_type, int64_t capacity, layers::Runner runner,
-           layers::DecoderCache cache);
+           int64_t capacity, layers::Runner runner, layers::DecoderCache cache);
   Result<void> check(std::span<const int32_t> tokens) const;
   Result<void> remake_keys(int64_t whole);
   Result<void> emit_rows(const float* hidden, int64_t m, const RowSink& rows);
@@ -52,7 +50,6 @@ class Sequence {
   const layers::Decoder* decoder_;
   device::Stream* stream_;
   kernels::Ops ops_;
-  kernels::KvType kv_type_;
   int64_t capacity_;
   layers::Runner runner_;
   layers::DecoderCache cache_;

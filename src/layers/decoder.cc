@@ -12,8 +12,8 @@
 namespace nibble::layers {
 namespace {
 
-kernels::KvShape kv_shape(const DecoderSpec& spec, kernels::KvType type) {
-  return {spec.kv_heads, spec.head_dim, spec.head_dim, type};
+kernels::KvShape kv_shape(const DecoderSpec& spec, const CacheFormat& format) {
+  return {spec.kv_heads, spec.head_dim, spec.head_dim, format.type, format.token_scales};
 }
 
 void tell(device::Stream& stream, const Listener& listener, const Linear& linear, const float* y,
@@ -26,19 +26,22 @@ void tell(device::Stream& stream, const Listener& listener, const Linear& linear
 
 }  // namespace
 
-Result<DecoderCache> DecoderCache::create(const DecoderSpec& spec, kernels::KvType type,
+Result<DecoderCache> DecoderCache::create(const DecoderSpec& spec, const CacheFormat& format,
                                           int64_t capacity) {
   DecoderCache out;
   out.capacity_ = capacity;
   for (int64_t i = 0; i < spec.layers; ++i) {
-    NIBBLE_ASSIGN(kernels::KvCache cache, kernels::KvCache::create(kv_shape(spec, type)));
+    const auto scales =
+        format.scales.empty() ? kernels::KvScales{} : format.scales[static_cast<size_t>(i)];
+    NIBBLE_ASSIGN(kernels::KvCache cache, kernels::KvCache::create(kv_shape(spec, format), scales));
     out.layers_.push_back(std::move(cache));
   }
   return out;
 }
 
-int64_t DecoderCache::bytes_for(const DecoderSpec& spec, kernels::KvType type, int64_t tokens) {
-  return spec.layers * kernels::KvCache::bytes_for(kv_shape(spec, type), tokens);
+int64_t DecoderCache::bytes_for(const DecoderSpec& spec, const CacheFormat& format,
+                                int64_t tokens) {
+  return spec.layers * kernels::KvCache::bytes_for(kv_shape(spec, format), tokens);
 }
 
 Result<void> DecoderCache::reserve(device::Stream& stream, int64_t tokens) {

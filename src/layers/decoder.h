@@ -155,6 +155,13 @@ struct DecoderLayer {
   std::vector<const Linear*> linears() const;  // those there are, in a token's order
 };
 
+// How the keys and values of a sequence are kept.
+struct CacheFormat {
+  kernels::KvType type = kernels::KvType::kF16;
+  bool token_scales = false;              // see kernels::KvShape
+  std::vector<kernels::KvScales> scales;  // of each layer, or none
+};
+
 // A model after loading.
 struct Decoder {
   DecoderSpec spec;
@@ -163,6 +170,7 @@ struct Decoder {
   std::vector<DecoderLayer> layers;
   Norm final_norm;  // (hidden)
   Linear lm_head;   // empty when spec.tied_embeddings
+  CacheFormat cache;
 
   const Linear& head() const { return spec.tied_embeddings ? embedding : lm_head; }
 };
@@ -176,10 +184,10 @@ using Listener = std::function<void(std::string_view module, const float* y, int
 class DecoderCache {
  public:
   // Takes no memory yet. `capacity` is the most tokens it will hold.
-  static Result<DecoderCache> create(const DecoderSpec& spec, kernels::KvType type,
+  static Result<DecoderCache> create(const DecoderSpec& spec, const CacheFormat& format,
                                      int64_t capacity);
   // What `tokens` tokens take, in bytes.
-  static int64_t bytes_for(const DecoderSpec& spec, kernels::KvType type, int64_t tokens);
+  static int64_t bytes_for(const DecoderSpec& spec, const CacheFormat& format, int64_t tokens);
 
   int64_t length() const { return layers_.front().size(); }
   int64_t capacity() const { return capacity_; }

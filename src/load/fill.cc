@@ -184,6 +184,10 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
     }
     NIBBLE_ASSIGN(vector_of(decoder, v), device::Floats::place(stream, values));
   }
+  decoder.cache = plan.cache.format;
+  if (!options.dummy) {
+    NIBBLE_ASSIGN(decoder.cache, load_cache_format(checkpoint, plan.cache));
+  }
   if (plan.rope_factors != nullptr && !options.dummy) {
     NIBBLE_ASSIGN(std::vector<float> factors, read_floats(checkpoint, *plan.rope_factors));
     decoder.spec.rope.divisors.assign(factors.begin(), factors.end());

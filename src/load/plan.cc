@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "load/gguf_config.h"
@@ -111,8 +112,10 @@ class Planner {
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
     plan_modules();
+    tell_failed();
     check_requested();
     plan_vectors();
+    plan_cache();
     account();
     note_undeclared_biases();
     if (checkpoint_.gguf() != nullptr) {
@@ -273,6 +276,7 @@ class Planner {
     facts.tensors = lookup_;
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
+    NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));
     plan_.scheme = scheme->name;
     const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
     if (!taken.empty()) plan_.notes.push_back(taken);
@@ -286,6 +290,7 @@ class Planner {
                                         options_.quantization, scheme->name));
     }
     append(plan_.notes, quantization_->notes);
+    append(plan_.warnings, source_.warnings);
     append(plan_.warnings, quantization_->warnings);
     return {};
   }
@@ -306,7 +311,9 @@ class Planner {
     const bool separate_head = has_separate_head();
     const auto add = [&](Part part, int64_t layer, int64_t n, int64_t k, bool bias,
                          std::vector<int64_t> parts = {}) {
-      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts)});
+      const bool vocabulary =
+          part == Part::kEmbedding || part == Part::kPositions || part == Part::kLmHead;
+      add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts), vocabulary});
     };
     add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
     if (spec.has(Part::kPositions)) {
@@ -324,7 +331,7 @@ class Planner {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
     bool stored = false;
-    for (const char* suffix : {".weight", ".qweight", ".weight_packed"}) {
+    for (const char* suffix : {".weight", ".qweight", ".weight_packed", ".weight_blocks"}) {
       stored = stored || checkpoint_.find(head + suffix) != nullptr;
     }
     if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
@@ -340,8 +347,7 @@ class Planner {
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
     auto module = plan_module(declared, *quantization_, lookup_, options_);
     if (!module) {
-      plan_.problems.push_back(
-          fmt::format("layer {}: {}", declared.module, module.error().message));
+      plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.
       blamed_.push_back(declared.module + ".");
       return;
@@ -361,15 +367,34 @@ class Planner {
     plan_.modules.push_back(std::move(*module));
   }
 
-  // --quantization names what is stored; it cannot make it so.
+  // A sentence for each module that cannot be planned; modules with the same trouble share one.
+  void tell_failed() {
+    std::vector<std::pair<size_t, int>> told;  // the first module, and how many more
+    std::unordered_map<std::string_view, size_t> places;
+    for (size_t i = 0; i < plan_.failed.size(); ++i) {
+      const auto [at, fresh] = places.emplace(plan_.failed[i].second, told.size());
+      if (fresh) {
+        told.emplace_back(i, 0);
+      } else {
+        ++told[at->second].second;
+      }
+    }
+    for (const auto& [first, more] : told) {
+      const auto& [module, message] = plan_.failed[first];
+      plan_.problems.push_back(fmt::format(
+          "layer {}{}: {}", module, more == 0 ? "" : fmt::format(" and {} more", more), message));
+    }
+  }
+
+  // --quantization names what is stored; it cannot make it so (but for fp8).
   void check_requested() {
     if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
     plan_.problems.push_back(
-        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and this version "
-                    "does not quantize while loading",
+        fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
+                    "made while loading",
                     options_.quantization));
   }
 
@@ -416,6 +441,29 @@ class Planner {
       return;
     }
     plan_.vectors.push_back({norm.part, norm.layer, bias, info});
+  }
+
+  void plan_cache() {
+    plan_.cache = make_cache_plan(checkpoint_, plan_.spec, kv_cache_, options_.kv_type,
+                                  options_.kv_left_alone, lookup_);
+    append(plan_.notes, plan_.cache.notes);
+    append(plan_.problems, plan_.cache.problems);
+    const kernels::KvType type = plan_.cache.format.type;
+    if (options_.hardware.gpu && kernels::is_quantized(type)) {
+      plan_.problems.push_back(
+          fmt::format("keys and values are held as {}, for which cards have no kernels yet; say "
+                      "--kv-cache-dtype f16",
+                      kernels::name(type)));
+    }
+    for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
+    for (const PlannedCache& layer : plan_.cache.layers) {
+      for (const TensorInfo* info : layer.method.used()) used_.insert(info);
+      for (const auto& [info, why] : layer.method.unused()) {
+        if (!used_.insert(info).second) continue;
+        ++known_unused_;
+        plan_.unused.push_back({info->name, why});
+      }
+    }
   }
 
   // Every stored tensor is used, known-unused with a reason, or a problem.
@@ -490,6 +538,7 @@ class Planner {
   std::shared_ptr<const base::Json::Asked> asked_;
   quant::QuantizationSource source_;
   std::unique_ptr<quant::QuantizationConfig> quantization_;
+  quant::KvCacheConfig kv_cache_;
   LoadPlan plan_;
   std::unordered_set<const TensorInfo*> used_;
   size_t known_unused_ = 0;  // of used_

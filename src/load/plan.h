@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/matmul/matmul.h"
 #include "layers/decoder.h"
+#include "load/cache_plan.h"
 #include "nibble/result.h"
 #include "quant/method.h"
 #include "quant/scheme.h"
@@ -22,7 +23,9 @@ namespace nibble::load {
 struct PlanOptions {
   device::Hardware hardware;
   kernels::MatmulPolicy policy;
-  std::string quantization;  // --quantization, "" when not given
+  std::optional<kernels::KvType> kv_type;                 // --kv-cache-dtype; nothing: auto
+  kernels::KvType kv_left_alone = kernels::KvType::kF16;  // where the checkpoint asks for none
+  std::string quantization;                               // --quantization, "" when not given
   std::vector<std::pair<std::string, std::string>> overrides;
 };
 
@@ -61,11 +64,13 @@ struct UnusedTensor {
 struct LoadPlan {
   base::Json config;  // with overrides; of a GGUF file, made from its metadata
   layers::DecoderSpec spec;
-  std::string scheme;                  // the checkpoint's
-  std::string claims;                  // what it says of itself, in a line
-  std::vector<PlannedModule> modules;  // in the order a token meets them
+  std::string scheme;                                       // the checkpoint's
+  std::string claims;                                       // what it says of itself, in a line
+  std::vector<PlannedModule> modules;                       // in the order a token meets them
+  std::vector<std::pair<std::string, std::string>> failed;  // modules left out, and why
   std::vector<PlannedVector> vectors;
   const tensor::TensorInfo* rope_factors = nullptr;  // GGUF's rope_freqs.weight
+  CachePlan cache;
   int64_t tensors_total = 0;
   int64_t tensors_used = 0;
   std::vector<UnusedTensor> unused;

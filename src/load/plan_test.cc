@@ -110,7 +110,9 @@ TEST(plan, norms_may_be_stored_as_f64) {
   ASSERT_TRUE(decoder) << decoder.error().message;
   double expected;
   std::memset(&expected, 0x3c, sizeof expected);
-  EXPECT_EQ(decoder->final_norm.weight, std::vector<float>(8, static_cast<float>(expected)));
+  const device::Floats& weight = decoder->final_norm.weight;
+  EXPECT_EQ(std::vector<float>(weight.data(), weight.data() + weight.size()),
+            std::vector<float>(8, static_cast<float>(expected)));
 }
 
 TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {
@@ -204,6 +206,36 @@ TEST(plan, an_image_part_that_the_model_does_not_declare_is_a_problem) {
   EXPECT_EQ(p->plan.problems,
             Sentences{"model.vision_tower.conv.weight: no layer of LlamaForCausalLM uses this bf16 "
                       "(4) tensor, and nothing says it may be left out"});
+}
+
+TEST(plan, the_scales_of_a_cache_stand_by_the_attention_also_of_fused_projections) {
+  TempFolder folder;
+  const std::string attention = "model.layers.0.self_attn";
+  write(folder,
+        R"({"architectures": ["Phi3ForCausalLM"], "hidden_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16,
+            "pad_token_id": 0, "tie_word_embeddings": true, "vocab_size": 16,
+            "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+              "kv_cache_scheme": {"type": "float", "num_bits": 8}}})",
+        {{"model.embed_tokens.weight", {16, 8}},
+         {"model.layers.0.input_layernorm.weight", {8}},
+         {attention + ".qkv_proj.weight", {16, 8}},
+         {attention + ".o_proj.weight", {8, 8}},
+         {attention + ".qkv_proj.k_scale", {1}},
+         {attention + ".qkv_proj.v_scale", {1}},
+         {"model.layers.0.post_attention_layernorm.weight", {8}},
+         {"model.layers.0.mlp.gate_up_proj.weight", {32, 8}},
+         {"model.layers.0.mlp.down_proj.weight", {8, 16}},
+         {"model.norm.weight", {8}}});
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  const CachePlan& cache = p->plan.cache;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  ASSERT_EQ(cache.layers.size(), 1u);
+  EXPECT_EQ(cache.format.type, kernels::KvType::kE4M3);
+  EXPECT_EQ(cache.layers[0].attention, attention);
+  EXPECT_EQ(cache.layers[0].k_source, attention + ".qkv_proj.k_scale");
+  EXPECT_EQ(cache.layers[0].v_source, attention + ".qkv_proj.v_scale");
 }
 
 }  // namespace

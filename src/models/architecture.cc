@@ -19,6 +19,20 @@ constexpr Architecture kArchitectures[] = {
 #undef NIBBLE_ARCHITECTURE
 };
 
+// Parts of pipelines of the diffusers library are Hugging Face folders too.
+Result<void> refuse_diffusers(const base::Json& config, bool nothing_claimed) {
+  const bool version = config.find_set("_diffusers_version") != nullptr;
+  NIBBLE_ASSIGN(const std::string name, config.get_string_or("_class_name", ""));
+  if (!nothing_claimed || (!version && name.empty())) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{}: {} is a part of a pipeline of the diffusers library, which makes "
+                          "pictures, video or sound; nibble runs language models that write text: "
+                          "give the folder of one",
+                          config.where(),
+                          name.empty() ? "what has a _diffusers_version"
+                                       : fmt::format("_class_name \"{}\"", name)));
+}
+
 }  // namespace
 
 std::vector<std::string_view> architecture_names() {
@@ -38,6 +52,7 @@ Result<layers::DecoderSpec> declare_model(const base::Json& config) {
     spec.architecture = a.name;
     return spec;
   }
+  NIBBLE_TRY(refuse_diffusers(config, claimed.empty()));
   if (claimed.empty() && model_type.empty()) {
     return fail(
         ErrorCode::kUnsupported,

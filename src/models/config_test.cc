@@ -109,6 +109,24 @@ std::string all_architectures() {
   return all;
 }
 
+TEST(config, a_part_of_a_diffusers_pipeline_is_refused) {
+  const std::string why =
+      " is a part of a pipeline of the diffusers library, which makes pictures, video or sound; "
+      "nibble runs language models that write text: give the folder of one";
+  const auto refused = [](const char* text) {
+    return declare_model(*base::parse_json(text, "config.json")).error().message;
+  };
+  EXPECT_EQ(refused(R"({"_class_name": "FluxTransformer2DModel", "_diffusers_version": "0.30.0"})"),
+            "config.json: _class_name \"FluxTransformer2DModel\"" + why);
+  EXPECT_EQ(refused(R"({"_diffusers_version": "0.30.0"})"),
+            "config.json: what has a _diffusers_version" + why);
+  // A language model's own names come first.
+  EXPECT_EQ(
+      refused(R"({"architectures": ["CLIPTextModel"], "_diffusers_version": "0.30.0"})"),
+      "config.json: architectures: \"CLIPTextModel\" is not a model nibble can run yet; it knows " +
+          all_architectures());
+}
+
 TEST(config, an_unknown_architecture_is_refused_with_those_that_are_known) {
   EXPECT_EQ(
       declare_model(config_with("architectures", "[]")).error().message,

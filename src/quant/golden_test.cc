@@ -131,6 +131,21 @@ TEST(golden, every_fp8_folder_dequantizes_as_its_formula_says) {
   for (const std::string& folder : folders) check_folder(folder);
 }
 
+TEST(golden, folders_of_codes_with_scales_dequantize_as_their_formulas_say) {
+  for (const auto& [scheme, count] : {std::pair<const char*, size_t>{"petit_nvfp4", 1},
+                                      {"mxfp4", 2},
+                                      {"mxfp8", 2},
+                                      {"fbgemm_fp8", 1},
+                                      {"w8a8_fp8", 2},
+                                      {"w8a8_int8", 1},
+                                      {"blockwise_int8", 1},
+                                      {"qoq", 2}}) {
+    const auto folders = folders_of(scheme);
+    EXPECT_GE(folders.size(), count) << scheme;
+    for (const std::string& folder : folders) check_folder(folder);
+  }
+}
+
 TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
   const auto folders = folders_of("modelopt");
   EXPECT_GE(folders.size(), 15u);
@@ -139,19 +154,43 @@ TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
 
 TEST(golden, every_bitsandbytes_folder_dequantizes_as_bitsandbytes_does) {
   const auto folders = folders_of("bitsandbytes");
-  EXPECT_GE(folders.size(), 10u);
+  EXPECT_GE(folders.size(), 9u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 
 TEST(golden, every_auto_round_folder_dequantizes_as_its_layout_says) {
   const auto folders = folders_of("auto_round");
-  EXPECT_GE(folders.size(), 13u);
+  EXPECT_GE(folders.size(), 11u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_hqq_folder_dequantizes_as_hqq_does) {
+  const auto folders = folders_of("hqq");
+  EXPECT_GE(folders.size(), 7u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_bitnet_folder_dequantizes_as_transformers_does) {
+  const auto folders = folders_of("bitnet");
+  EXPECT_GE(folders.size(), 3u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_eetq_folder_dequantizes_as_eetq_quantized_it) {
+  const auto folders = folders_of("eetq");
+  EXPECT_GE(folders.size(), 1u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 
 TEST(golden, every_compressed_tensors_folder_dequantizes_as_compressed_tensors_does) {
   const auto folders = folders_of("compressed_tensors");
   EXPECT_GE(folders.size(), 32u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
+TEST(golden, every_quark_folder_dequantizes_as_quark_does) {
+  const auto folders = folders_of("quark");
+  EXPECT_GE(folders.size(), 10u);
   for (const std::string& folder : folders) check_folder(folder);
 }
 

@@ -82,6 +82,22 @@ std::vector<std::string> spellings(std::string_view name) {
   return out;
 }
 
+// A module's name as regular expressions may have been written for it: as it is stored, and for the
+// text part of a larger model also as its writers and readers place it.
+std::vector<std::string> placements(std::string_view module) {
+  std::vector<std::string> out = {std::string(module)};
+  constexpr std::string_view kPlaces[] = {"model.language_model.", "language_model.model.",
+                                          "language_model."};
+  for (std::string_view place : kPlaces) {
+    if (!module.starts_with(place)) continue;
+    for (std::string_view other : kPlaces) {
+      if (other != place) out.push_back(fmt::format("{}{}", other, module.substr(place.size())));
+    }
+    break;
+  }
+  return out;
+}
+
 std::vector<size_t> segment_starts(std::string_view name) {
   std::vector<size_t> starts = {0};
   for (size_t i = 0; i < name.size(); ++i) {
@@ -196,6 +212,7 @@ Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const 
   const std::string_view name = strip(module);
   const std::vector<size_t> starts = segment_starts(name);
   std::optional<size_t> best = compiled_->first_literal(name);
+  const std::vector<std::string> placed = placements(module);
   std::unique_ptr<pcre2_match_data, MatchDeleter> match_data;
   for (const Pattern& pattern : compiled_->patterns) {
     if (best && *best < pattern.rule) break;
@@ -205,16 +222,19 @@ Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const 
       if (!match_data) {
         return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where_));
       }
-      const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(module.data()),
-                                 module.size(), 0, 0, match_data.get(), compiled_->context.get());
-      if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("{}: the rule \"{}\" takes more than {} steps on the name \"{}\"; "
-                                "write it without nested repeats",
-                                where_, rules_[pattern.rule].substr(0, 80), kMatchSteps,
-                                module.substr(0, 120)));
+      for (const std::string& place : placed) {
+        const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(place.data()),
+                                   place.size(), 0, 0, match_data.get(), compiled_->context.get());
+        if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
+          return fail(
+              ErrorCode::kUnsupported,
+              fmt::format("{}: the rule \"{}\" takes more than {} steps on the name \"{}\"; "
+                          "write it without nested repeats",
+                          where_, rules_[pattern.rule].substr(0, 80), kMatchSteps,
+                          module.substr(0, 120)));
+        }
+        hit = hit || rc >= 0;
       }
-      hit = rc >= 0;
     } else {
       const size_t count = pattern.rooted ? 1 : starts.size();
       for (size_t i = 0; i < count && !hit; ++i) hit = glob(pattern.glob, name.substr(starts[i]));

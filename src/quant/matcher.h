@@ -6,7 +6,8 @@
 //   "model.layers.*.mlp.gate"       a glob (* also crosses dots, ? is one character) over the whole
 //                                   path or a whole dotted suffix of it
 //   "re:.*lm_head"                  a regular expression, matched from the start (Python's match)
-//                                   against the module's name as it is stored
+//                                   against the module's name as it is stored (the text part of a
+//                                   larger model also as "model.language_model.", ...)
 //
 // Two spellings of one name are taken for the same: with and without the wrappers "model.",
 // "language_model.", "text_model." in front and ".linear", ".base_layer", ".weight" behind; and a

@@ -72,6 +72,19 @@ TEST(matcher, regular_expressions_match_from_the_start_only) {
   EXPECT_TRUE(hits("re:.*\\.(q|k|v)_proj$", "model.layers.0.self_attn.k_proj"));
 }
 
+TEST(matcher, a_regex_meets_the_text_part_of_a_larger_model_wherever_it_is_placed) {
+  const auto matcher =
+      NameMatcher::compile({R"(re:model\.language_model\.layers\..*q_proj$)"}, "l");
+  ASSERT_TRUE(matcher);
+  const auto matches = [&](const char* module) { return matcher->match(module)->has_value(); };
+  EXPECT_TRUE(matches("model.language_model.layers.0.self_attn.q_proj"));
+  EXPECT_TRUE(matches("language_model.model.layers.0.self_attn.q_proj"));
+  EXPECT_TRUE(matches("language_model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(matches("language_model.model.layers.0.self_attn.k_proj"));
+  EXPECT_FALSE(matches("model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(matches("vision_tower.layers.0.self_attn.q_proj"));
+}
+
 TEST(matcher, a_fused_name_covers_its_parts) {
   EXPECT_TRUE(hits("model.layers.0.self_attn.qkv_proj", "model.layers.0.self_attn.v_proj"));
   EXPECT_TRUE(hits("*.gate_up_proj", "model.layers.0.mlp.up_proj"));

@@ -91,6 +91,7 @@ struct LinearLayer {
   // qkv_proj): a scale "per tensor" may then be one per part. A rank holds its share of each part.
   // Empty: one part.
   std::vector<int64_t> parts;
+  bool vocabulary = false;  // the embedding or the head: quantizing while loading leaves it alone
 };
 
 class LinearMethod {
@@ -119,14 +120,6 @@ class MoeMethod {
   virtual ~MoeMethod() = default;
   virtual std::string_view scheme() const = 0;
   virtual Result<std::unique_ptr<LinearMethod>> expert(const LinearLayer& projection) const = 0;
-};
-
-// Where the KV cache's scales come from; used from the KV-cache issue on.
-class KVCacheMethod {
- public:
-  virtual ~KVCacheMethod() = default;
-  virtual std::string_view scheme() const = 0;
-  virtual std::vector<WeightSpec> create_weights(std::string_view attention_module) const = 0;
 };
 
 // The names in a checkpoint, for evidence: stored dtype and shape outrank lists.

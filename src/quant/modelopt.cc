@@ -142,8 +142,8 @@ Result<ModelOptAlgo> read_algo(const base::Json& dictionary, bool top) {
   return out;
 }
 
-// "FP8" or {"type": "float", "num_bits": 8}.
-Result<std::string> read_kv_cache(const base::Json& dictionary) {
+// "FP8" or {"type": "float", "num_bits": 8}, as one word: to compare two files.
+Result<std::string> kv_cache_word(const base::Json& dictionary) {
   const base::Json* scheme = dictionary.find_set("kv_cache_scheme");
   if (scheme == nullptr || !scheme->is_object()) {
     const char* key = scheme == nullptr ? "kv_cache_quant_algo" : "kv_cache_scheme";
@@ -356,7 +356,7 @@ Result<ModelOptSettings> read_modelopt(const base::Json& dictionary,
   ModelOptSettings out;
   out.where = inner.where();
   NIBBLE_ASSIGN(out.algo, read_algo(inner, true));
-  NIBBLE_ASSIGN(out.kv_cache, read_kv_cache(inner));
+  NIBBLE_ASSIGN(out.kv_cache, kv_cache_word(inner));
   for (const char* key : {"exclude_modules", "ignore"}) {
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(inner, key));
     out.exclude.insert(out.exclude.end(), names.begin(), names.end());

@@ -133,7 +133,7 @@ class ScaledCodesMethod : public LinearMethod {
     out.n = n;
     out.k = k;
     NIBBLE_TRY(read_codes(raw, out));
-    NIBBLE_TRY(read_weight_scales(raw, out));
+    NIBBLE_TRY(scale_weight(raw, out));
     if (!codes_.input_factor.empty()) {
       NIBBLE_ASSIGN(const TensorView* factor,
                     need(raw, Slot::kInputFactor, codes_.input_factor, {k}));
@@ -172,10 +172,10 @@ class ScaledCodesMethod : public LinearMethod {
     return {};
   }
 
-  Result<void> read_weight_scales(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+  Result<void> scale_weight(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
-    NIBBLE_ASSIGN(out.scale, read_scales(*scales, codes_.scale));
+    NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
     if (codes_.area.per_part) {
       NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
     }
@@ -248,6 +248,24 @@ class ScaledCodesMethod : public LinearMethod {
   std::vector<WeightSpec> specs_;
 };
 
+Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const TensorLookup& tensors) {
+  std::string found;
+  for (const TensorInfo& info : tensors.all) {
+    if (info.name.rfind(layer.module + ".", 0) != 0 ||
+        info.name.find("scale") == std::string::npos ||
+        info.name.find("input_scale") != std::string::npos) {
+      continue;
+    }
+    found = fmt::format(" ({} is no name of this format)", info.name);
+    break;
+  }
+  return fail(
+      ErrorCode::kNotFound,
+      fmt::format("{} is {}, but has no scale: neither weight_scale_inv nor weight_scale is "
+                  "stored{}",
+                  weight.name, tensor::name(weight.dtype), found));
+}
+
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -287,19 +305,6 @@ std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
   return std::make_unique<ScaledCodesMethod>(layer, tensors, std::move(codes));
 }
 
-Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
-  TensorView typed = view;
-  if (typed.dtype == DType::kU8) typed.dtype = DType::kE8M0;
-  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(typed, suffix));
-  const bool zero_is_small = view.dtype == DType::kE4M3;
-  for (size_t i = 0; i < scale.size(); ++i) {
-    if (scale[i] > 0 || (zero_is_small && scale[i] == 0)) continue;
-    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
-                                                 element_name(suffix, view.shape, i), scale[i]));
-  }
-  return scale;
-}
-
 Result<void> check_fp8_codes(const TensorView& weight, std::string_view suffix, int64_t k) {
   const auto* code = reinterpret_cast<const uint8_t*>(weight.data);
   const Specials range = specials_of(weight.dtype);
@@ -316,30 +321,114 @@ Result<void> check_fp8_codes(const TensorView& weight, std::string_view suffix, 
                           suffix, (at - code) / k, (at - code) % k, *at));
 }
 
-std::string cache_scale_reason(const TensorInfo& info) {
-  static constexpr std::string_view kSuffixes[] = {".k_scale",
-                                                   ".v_scale",
-                                                   ".q_scale",
-                                                   ".kv_scale",
-                                                   ".prob_scale",
-                                                   ".prob_output_scale",
-                                                   ".k_proj.k_bias",
-                                                   ".v_proj.v_bias",
-                                                   ".k_proj.output_scale",
-                                                   ".v_proj.output_scale",
-                                                   ".q_proj.output_scale",
-                                                   ".k_cache.scale",
-                                                   ".v_cache.scale",
-                                                   ".k_zero_point",
-                                                   ".v_zero_point",
-                                                   ".q_zero_point"};
-  for (std::string_view suffix : kSuffixes) {
-    const std::string_view name = info.name;
-    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-      return "a scale of a quantized KV cache; the cache here is not quantized";
+Result<std::vector<float>> read_weight_scales(const TensorView& view, std::string_view suffix) {
+  TensorView typed = view;
+  if (typed.dtype == DType::kU8) typed.dtype = DType::kE8M0;
+  NIBBLE_ASSIGN(std::vector<float> scale, read_floats(typed, suffix));
+  for (size_t i = 0; i < scale.size(); ++i) {
+    if (scale[i] >= 0) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is not negative",
+                                                 element_name(suffix, view.shape, i), scale[i]));
+  }
+  return scale;
+}
+
+Result<std::vector<float>> read_scales(const TensorView& view, std::string_view suffix) {
+  NIBBLE_ASSIGN(std::vector<float> scale, read_weight_scales(view, suffix));
+  for (size_t i = 0; i < scale.size(); ++i) {
+    if (scale[i] > 0) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}; a scale is positive",
+                                                 element_name(suffix, view.shape, i), scale[i]));
+  }
+  return scale;
+}
+
+Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
+    const LinearLayer& layer, const TensorLookup& tensors) const {
+  NIBBLE_TRY(ignored_.match(layer.module));  // to know which rules match nothing
+  const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
+  // (The shared method also reports a missing weight.)
+  if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
+    return unquantized_method(layer, tensors);
+  }
+  const std::vector<DType>& types = linears.code_types;
+  if (std::find(types.begin(), types.end(), weight->dtype) == types.end()) {
+    return fail(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: expected {} or a plain float, found {}", weight->name,
+                    is_fp8(types[0]) ? "a type of fp8" : "s8", tensor::name(weight->dtype)));
+  }
+  for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
+    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
+    if (scale == nullptr) continue;
+    ScaledCodes codes{
+        .scheme = linears.scheme,
+        .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
+        .code_types = types,
+        .scale = std::string(suffix),
+        .activation = linears.activation,
+        .input_scale_unused = linears.input_scale_unused};
+    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
+    if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
+        find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
+      codes.input_scale = "activation_scale";  // transformers' name
     }
+    return scaled_codes_method(layer, tensors, std::move(codes));
+  }
+  return no_scale(layer, *weight, tensors);
+}
+
+Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
+                                             std::initializer_list<std::string_view> keys) {
+  std::vector<std::string> names;
+  for (std::string_view key : keys) {
+    NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  const std::string where = fmt::format("{}: {}", dictionary.where(), *keys.begin());
+  NIBBLE_ASSIGN(ignored_, NameMatcher::compile(std::move(names), where));
+  return {};
+}
+
+Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
+                                             tensor::ActivationFormat::Type type) {
+  using Activation = tensor::ActivationFormat;
+  std::string said;
+  if (facts.quantization != nullptr) {
+    const base::Json& dictionary = *facts.quantization;
+    check_keys(dictionary,
+               "quant_method is_dynamic activation_scheme ignore ignored_layers "
+               "modules_to_not_convert",
+               "packed_modules_mapping", warnings);
+    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("is_dynamic", false));
+    if (dictionary.find_set("activation_scheme") != nullptr) {
+      NIBBLE_ASSIGN(said, choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
+    } else if (dynamic) {  // false is only a default that nobody read
+      said = "dynamic";
+    }
+    NIBBLE_TRY(read_ignored(dictionary, {"ignore", "ignored_layers", "modules_to_not_convert"}));
+  }
+  const bool stored =
+      std::any_of(facts.tensors.all.begin(), facts.tensors.all.end(),
+                  [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
+  linears.activation.type = type;
+  if (said == "static" || (said.empty() && stored)) {
+    linears.activation.granularity = Activation::Granularity::kTensor;
+    linears.activation.is_static = true;
   }
   return {};
+}
+
+Result<Area> block_key(const base::Json& dictionary, std::string_view key) {
+  const base::Json* size = dictionary.find_set(key);
+  if (size == nullptr) return Area{};
+  const auto positive = [](const base::Json& v) { return v.is_int() && v.as_int() > 0; };
+  if (!size->is_array() || size->as_array().size() != 2 || !positive(size->as_array()[0]) ||
+      !positive(size->as_array()[1])) {
+    return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected two positive integers, found {}",
+                                                 dictionary.where(), key, size->dump()));
+  }
+  return Area{size->as_array()[0].as_int(), size->as_array()[1].as_int()};
 }
 
 }  // namespace nibble::quant

@@ -10,6 +10,7 @@
 //   w[n, k] = value(code[n, k]) * (scale[area of (n, k)] * scale2)          in float32
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -78,15 +79,55 @@ Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes);
 
-// Elements of a scale tensor: finite and positive (e4m3 ones may have been rounded to 0). Errors
-// have the place.
+// What a checkpoint says of all of its linears, where they are of one kind.
+struct ScaledLinears {
+  std::string_view scheme;
+  std::vector<tensor::DType> code_types;  // all fp8, or s8
+  Area block;                             // as the config has it; (0, 0): the shapes decide
+  std::string_view block_key = "weight_block_size";
+  tensor::ActivationFormat activation;
+  std::string input_scale_unused = "the activations are dynamic";
+};
+
+// The config of a scheme whose linears are codes of a byte with weight_scale or weight_scale_inv
+// (both multiply) beside them. What is stored outranks the list of names: plain floats are
+// unquantized, codes are codes. Errors: a weight of another type, or without a scale.
+class ScaledCodesConfig : public QuantizationConfig {
+ public:
+  explicit ScaledCodesConfig(ScaledLinears all) : linears(std::move(all)) {}
+
+  std::string_view scheme() const override { return linears.scheme; }
+  std::vector<const NameMatcher*> matchers() const override { return {&ignored_}; }
+  Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
+                                                      const TensorLookup& tensors) const override;
+
+  // The lists of modules that are left alone, under any of these keys.
+  Result<void> read_ignored(const base::Json& dictionary,
+                            std::initializer_list<std::string_view> keys);
+
+  // The whole of a config that says nothing but its name and a list (w8a8_fp8, w8a8_int8), also a
+  // missing one: activations are dynamic per token, or static per tensor where input scales are
+  // stored and nothing says otherwise.
+  Result<void> read_dynamic(const CheckpointFacts& facts, tensor::ActivationFormat::Type type);
+
+  ScaledLinears linears;
+
+ private:
+  NameMatcher ignored_;
+};
+
+// A key of two positive integers, a block of outputs x inputs; (0, 0) when absent or null.
+Result<Area> block_key(const base::Json& dictionary, std::string_view key);
+
+// Elements of a scale tensor: finite and positive. Errors have the place.
 Result<std::vector<float>> read_scales(const tensor::TensorView& view, std::string_view suffix);
+
+// The same for scales of weights, which may be 0: tools write that where every code is (and e4m3
+// ones may have been rounded to it). `verify` finds those above other codes.
+Result<std::vector<float>> read_weight_scales(const tensor::TensorView& view,
+                                              std::string_view suffix);
 
 // Refuses codes that are no numbers: nan, and the infinities of e5m2.
 Result<void> check_fp8_codes(const tensor::TensorView& weight, std::string_view suffix, int64_t k);
-
-// "" or why a tensor is known and left out: the scales and zero points of a quantized KV cache, in
-// the spellings of the field.
-std::string cache_scale_reason(const tensor::TensorInfo& info);
 
 }  // namespace nibble::quant

@@ -42,16 +42,60 @@ std::string known_schemes() {
 
 bool is_dictionary(const base::Json* json) { return json != nullptr && json->is_object(); }
 
-// The quantization dictionary of one level of config.json, with where it stands.
-const base::Json* dictionary_in(const base::Json& config, std::string_view prefix,
-                                std::string& where) {
+// Whether two values say the same: the order of keys, null against absent and 4 against 4.0 do not
+// count.
+bool says_the_same(const base::Json& a, const base::Json& b) {
+  if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
+  if (a.is_array() && b.is_array()) {
+    return std::equal(a.as_array().begin(), a.as_array().end(), b.as_array().begin(),
+                      b.as_array().end(), says_the_same);
+  }
+  if (!a.is_object() || !b.is_object()) return a.dump() == b.dump();
+  const auto covers = [](const base::Json& one, const base::Json& other) {
+    return std::all_of(one.as_object().begin(), one.as_object().end(), [&](const auto& member) {
+      const base::Json* value = other.find_set(member.first);
+      return value == nullptr ? member.second.is_null() : says_the_same(member.second, *value);
+    });
+  };
+  return covers(a, b) && covers(b, a);
+}
+
+struct Dictionary {
+  const base::Json* json = nullptr;
+  std::string where;
+};
+
+// Adds the quantization dictionaries of one level of config.json.
+void add_dictionaries(const base::Json& config, std::string_view prefix,
+                      std::vector<Dictionary>& out) {
   for (std::string_view key : {"quantization_config", "compression_config"}) {
     const base::Json* found = config.find_set(key);
-    if (found == nullptr) continue;
-    where = fmt::format("{}{}", prefix, key);
-    return found;
+    if (found != nullptr) out.push_back({found, fmt::format("{}{}", prefix, key)});
   }
-  return nullptr;
+}
+
+// What the sidecar of an old tool says otherwise than the dictionary that outranks it.
+std::vector<std::string> contradictions(const QuantizationSource& source, const base::Json& sidecar,
+                                        std::string_view sidecar_name) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"bits", "w_bit"},
+      {"group_size", "q_group_size"},
+      {"desc_act", ""},
+      {"sym", ""},
+      {"zero_point", ""}};
+  const auto find = [](const base::Json& in, const auto& names) {
+    const base::Json* found = in.find_set(names.first);
+    return found != nullptr || names.second.empty() ? found : in.find_set(names.second);
+  };
+  std::vector<std::string> out;
+  for (const auto& names : kNames) {
+    const base::Json* here = find(*source.dictionary, names);
+    const base::Json* there = find(sidecar, names);
+    if (here == nullptr || there == nullptr || says_the_same(*here, *there)) continue;
+    out.push_back(fmt::format("{}: {} is {}, but {} says {}; the latter counts", sidecar_name,
+                              names.first, there->dump(), source.where, here->dump()));
+  }
+  return out;
 }
 
 // The method that a dictionary without quant_method shows by its keys: the tools that wrote the
@@ -208,7 +252,8 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
   NIBBLE_TRY(check_meaning(facts, requested));
   if (scheme->claims(facts)) return scheme;
   for (std::string_view other : scheme->over) {
-    if (!facts.gguf && normalized(other) == normalized(facts.method)) return find_scheme(other);
+    const Scheme* stored = find_scheme(other);
+    if (stored != nullptr && stored->claims(facts)) return stored;
   }
   if (facts.gguf || !facts.method.empty()) {
     return fail(ErrorCode::kUsage,
@@ -280,27 +325,24 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
                                              const base::Json* hf_quant_config,
                                              const base::Json* sidecar,
                                              std::string_view sidecar_name) {
-  const base::Json* found = nullptr;
-  std::string where;
+  std::vector<Dictionary> inside;
   if (is_dictionary(config)) {
-    found = dictionary_in(*config, "config.json: ", where);
+    add_dictionaries(*config, "config.json: ", inside);
     for (std::string_view key : {"text_config", "language_config", "llm_config"}) {
       const base::Json* nested = config->find_set(key);
       if (!is_dictionary(nested)) continue;
-      std::string inner_where;
-      const base::Json* inner =
-          dictionary_in(*nested, fmt::format("config.json: {}: ", key), inner_where);
-      if (inner == nullptr) continue;
-      if (found != nullptr && found->dump() != inner->dump()) {
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("{} and {} differ; keep the one that is true", where, inner_where));
-      }
-      if (found == nullptr) found = inner, where = std::move(inner_where);
+      add_dictionaries(*nested, fmt::format("config.json: {}: ", key), inside);
     }
   }
-  if (found != nullptr) {
-    NIBBLE_ASSIGN(QuantizationSource out, source(found, std::move(where)));
+  for (const Dictionary& other : inside) {
+    if (says_the_same(*inside[0].json, *other.json)) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} and {} differ; keep the one that is true",
+                                                 inside[0].where, other.where));
+  }
+  if (!inside.empty()) {
+    NIBBLE_ASSIGN(QuantizationSource out, source(inside[0].json, inside[0].where));
     NIBBLE_TRY(check_sidecar(out, hf_quant_config));
+    if (is_dictionary(sidecar)) out.warnings = contradictions(out, *sidecar, sidecar_name);
     return out;
   }
   if (is_dictionary(hf_quant_config)) return source(hf_quant_config, "hf_quant_config.json");

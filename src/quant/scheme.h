@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "nibble/result.h"
+#include "quant/kv_cache.h"
 #include "quant/matcher.h"
 #include "quant/method.h"
 
@@ -88,13 +89,14 @@ std::string taken_for(const CheckpointFacts& facts, std::string_view requested,
 //   3 the same two inside text_config (or language_config, llm_config)
 //   4 hf_quant_config.json
 //   5 quantize_config.json / quant_config.json (AutoGPTQ's and AutoAWQ's sidecars)
-// Errors: 1 or 2 and 3 both exist and differ; 4 stands beside another and is of another method.
-// `method` is empty when the dictionary names none; the
-// sidecars, which never do, are told apart by their keys.
+// Errors: two of 1 to 3 exist and differ; 4 stands beside another and is of another method.
+// `method` is empty when the dictionary names none; the sidecars, which never do, are told apart by
+// their keys. `warnings`: what a sidecar says otherwise than the dictionary that outranks it.
 struct QuantizationSource {
   const base::Json* dictionary = nullptr;
   std::string where;
   std::string method;
+  std::vector<std::string> warnings;
 };
 Result<QuantizationSource> find_quantization(const base::Json* config,
                                              const base::Json* hf_quant_config,

@@ -24,7 +24,7 @@ std::string where_of(std::string_view config_text, std::string_view hf = "",
 TEST(scheme, the_dictionary_is_found_in_order_of_places) {
   EXPECT_EQ(where_of("{}"), "none");
   EXPECT_EQ(where_of(R"({"quantization_config": null})"), "none");
-  EXPECT_EQ(where_of(R"({"compression_config": {"quant_method": "ZZ_8"},
+  EXPECT_EQ(where_of(R"({"compression_config": {"quant_method": "GGUF"},
                          "quantization_config": {"quant_method": "GGUF"}})"),
             "config.json: quantization_config gguf");
   EXPECT_EQ(where_of(R"({"compression_config": {"quant_method": "ZZ_8"}})", R"({"a": 1})"),
@@ -46,6 +46,26 @@ TEST(scheme, two_dictionaries_in_one_config_must_agree) {
                          "text_config": {"quantization_config": {"quant_method": "zz9"}}})"),
             "config.json: quantization_config and config.json: text_config: quantization_config "
             "differ; keep the one that is true");
+  EXPECT_EQ(where_of(R"({"quantization_config": {"quant_method": "zz8", "bits": 4, "x": null},
+                         "text_config": {"quantization_config": {"bits": 4.0,
+                                                                 "quant_method": "zz8"}}})"),
+            "config.json: quantization_config zz8");
+  EXPECT_EQ(where_of(R"({"quantization_config": {"quant_method": "zz8", "bits": 4},
+                         "compression_config": {"quant_method": "zz8", "bits": 8}})"),
+            "config.json: quantization_config and config.json: compression_config differ; keep the "
+            "one that is true");
+}
+
+TEST(scheme, what_an_outranked_sidecar_says_otherwise_is_told) {
+  const base::Json config =
+      json(R"({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64}})", "c");
+  const base::Json sidecar =
+      json(R"({"w_bit": 8, "q_group_size": 64, "zero_point": true})", "quant_config.json");
+  const auto found = find_quantization(&config, nullptr, &sidecar, "quant_config.json");
+  ASSERT_TRUE(found) << message(found);
+  EXPECT_EQ(found->warnings,
+            std::vector<std::string>{"quant_config.json: bits is 8, but config.json: "
+                                     "quantization_config says 4; the latter counts"});
 }
 
 TEST(scheme, a_dictionary_of_the_wrong_type_is_refused) {
@@ -115,6 +135,10 @@ TEST(scheme, names_that_people_type_are_said_to_be_taken_for_something) {
   EXPECT_EQ(asked("fp8", "fp8", "weight", DType::kE4M3), "fp8");
   EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kE4M3),
             "--quantization fp8 was taken for compressed-tensors");
+  EXPECT_EQ(asked("w8a8_int8", "compressed-tensors", "weight", DType::kS8),
+            "--quantization w8a8_int8 was taken for compressed-tensors");
+  EXPECT_EQ(asked("w8a8_fp8", "compressed-tensors", "weight", DType::kE4M3),
+            "--quantization w8a8_fp8 was taken for compressed-tensors");
 }
 
 TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {
@@ -122,6 +146,10 @@ TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {
   EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kS8),
             "the scheme \"fp8\" was asked for, which means weights stored as e4m3, but none is: " +
                 w + "weight is s8");
+  EXPECT_EQ(
+      asked("w8a8_int8", "compressed-tensors", "weight", DType::kE4M3),
+      "the scheme \"w8a8_int8\" was asked for, which means weights stored as s8, but none is: " +
+          w + "weight is e4m3");
   EXPECT_EQ(asked("awq_marlin", "awq", "weight_packed", DType::kU8),
             "the scheme \"awq_marlin\" was asked for, which means weights stored as s32, but none "
             "is: " +

@@ -276,8 +276,26 @@ TEST(slice, slices_of_bitsandbytes_layers_join_or_are_refused_where_blocks_cross
 
 TEST(slice, slices_of_auto_round_layers_join_to_the_whole) {
   const Outcome outcome = check_scheme("auto_round");
-  for (const char* format :
-       {"s4g32", "u4g32+zp", "u2g32+zp", "u5g32+zp", "u6g64+zp", "u8c+zp", "e4m3c"}) {
+  for (const char* format : {"s4g32", "u4g32+zp", "u2g32+zp", "u6g64+zp", "e4m3c"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+}
+
+TEST(slice, only_whole_bytes_of_hqq_and_bitnet_can_be_cut) {
+  const Outcome hqq = check_scheme("hqq");
+  EXPECT_EQ(hqq.formats_n, (std::set<std::string>{"u8g32+min"}));
+  EXPECT_EQ(hqq.formats_k, (std::set<std::string>{"u8g32+min"}));
+  EXPECT_GT(hqq.refused, 0);
+  const Outcome bitnet = check_scheme("bitnet");
+  EXPECT_EQ(bitnet.formats_n, std::set<std::string>{});
+  EXPECT_EQ(bitnet.formats_k, std::set<std::string>{"s2t"});
+  EXPECT_GT(bitnet.refused, 0);
+}
+
+TEST(slice, slices_of_quark_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("quark");
+  for (const char* format : {"e4m3t", "e4m3c", "s8c", "s4g32", "u4g32+zp", "s4c", "e2m1g32"}) {
     EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
     EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
   }
@@ -319,6 +337,28 @@ TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
     EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
   }
   EXPECT_GT(outcome.refused, 0);
+}
+
+TEST(slice, slices_of_codes_with_scales_join_to_the_whole) {
+  for (const auto& [scheme, format] :
+       {std::pair<const char*, const char*>{"petit_nvfp4", "e2m1g16"},
+        {"mxfp4", "e2m1g32"},
+        {"mxfp8", "e4m3g32"},
+        {"fbgemm_fp8", "e4m3c"},
+        {"w8a8_fp8", "e4m3c"},
+        {"w8a8_int8", "s8c"},
+        {"blockwise_int8", "s8b32x32"},
+        {"eetq", "s8c"}}) {
+    const Outcome outcome = check_scheme(scheme);
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  // The tiles of a range of inputs are no rectangle of the stored tensor: never cut along K.
+  const Outcome tiles = check_scheme("qoq");
+  for (const char* format : {"u4c+min", "u4g128+min"}) {
+    EXPECT_EQ(tiles.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(tiles.formats_k.count(format), 0u) << format;
+  }
 }
 
 TEST(slice, slices_of_gguf_tensors_join_to_the_whole) {

@@ -42,8 +42,6 @@ constexpr Unread kUnread[] = {
      "weights are stored in the order of one GPU kernel, not in a format for exchange"},
     {"bitblas", "", "BitBLAS",
      "weights are stored in the order of one GPU kernel, not in a format for exchange"},
-    {"eetq", ".weight_scales", "EETQ",
-     "weights are stored in the order of the tensor cores of the GPU that wrote them"},
     {"deepspeedfp", "", "DeepSpeedFP", "it only names how to quantize, while loading"},
     {"metal", "", "MLX's Metal layout", "it is a layout of Apple's GPUs"},
 };

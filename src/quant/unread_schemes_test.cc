@@ -41,8 +41,6 @@ TEST(unread_schemes, each_is_refused_with_its_name_its_reason_and_what_helps) {
            {"marlin", "Marlin", kernel},
            {"qqq", "QQQ", kernel},
            {"bitblas", "BitBLAS", kernel},
-           {"eetq", "EETQ",
-            "weights are stored in the order of the tensor cores of the GPU that wrote them"},
            {"deepspeedfp", "DeepSpeedFP", "it only names how to quantize, while loading"},
            {"metal", "MLX's Metal layout", "it is a layout of Apple's GPUs"}}) {
     EXPECT_EQ(refusal(method),

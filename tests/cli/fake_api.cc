@@ -62,7 +62,7 @@ Plan fake_plan(const std::string& path) {
     plan.layers.push_back(layer(block, "self_attn.q_proj", 64));
     plan.layers.push_back(layer(block, "mlp.down_proj", 128));
     plan.kv.push_back(
-        {"model.layers." + std::to_string(block), "f16", "f16", "default", "default"});
+        {"model.layers." + std::to_string(block), "f16", 1.0, 1.0, "default", "default"});
   }
   LayerPlan head;
   head.name = "lm_head";

@@ -45,7 +45,8 @@ def crc32(array):
 
 
 def write_expected_weights(folder, weights, full):
-    """Every module's CRC goes to weights_crc32.json, those named in `full` are stored whole.
+    """Every module's CRC goes to weights_crc32.json, those named in `full` are stored whole when they
+    are small: they show where a difference is, and the folders should stay small.
 
     weights: {module name: float32 array (out, in)}; full: names, or None for all.
     """
@@ -58,5 +59,5 @@ def write_expected_weights(folder, weights, full):
     chosen = {k: v for k, v in weights.items() if full is None or k in full}
     if full is not None and set(full) - set(chosen):
         raise ValueError(f"no such module: {sorted(set(full) - set(chosen))}")
-    if chosen:
+    if chosen and sum(v.nbytes for v in chosen.values()) <= 16000:
         save_file(chosen, folder / "weights.safetensors")

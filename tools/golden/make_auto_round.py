@@ -19,6 +19,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import numpy as np
 import torch
 from auto_round import AutoRound
+from auto_round.data_type.mxfp import MXFP_FORMAT_CACHE, qdq_mxfp
 from safetensors import safe_open
 from transformers import AutoTokenizer, LlamaForCausalLM
 
@@ -51,19 +52,17 @@ CASES = {
     "w3_ragged": (  # k_proj and v_proj have 48 outputs: left alone by the tool
         RAGGED, dict(bits=3, group_size=64, sym=False), "auto_round", {"full": [GATE]},
     ),
-    "w5_asym": (SMALL, dict(bits=5, group_size=32, sym=False), "auto_round", {}),
     "w6_asym": (SMALL, dict(bits=6, group_size=64, sym=False), "auto_round", {}),
-    "w7_asym": (SMALL, dict(bits=7, group_size=-1, sym=False), "auto_round", {}),
     "mixed": (
         dict(SMALL, num_hidden_layers=2), dict(bits=4, group_size=32, layer_config=MIXED),
         "auto_round", {"full": [K_PROJ, "model.layers.1.mlp.up_proj"]},
     ),
-    "intel": (SMALL, dict(bits=4, group_size=32), "auto_round", {"old": "0.2", "v4": True}),
     "fp8_static": (SMALL, dict(scheme="FP8_STATIC"), "auto_round", {"input": "static"}),
     "fp8_block": (
-        dict(ONE, hidden_size=128, intermediate_size=160), dict(scheme="FP8_BLOCK"), "auto_round",
+        dict(ONE, hidden_size=64, intermediate_size=160), dict(scheme="FP8_BLOCK"), "auto_round",
         {"input": "block"},
     ),
+    "mxfp4": (SMALL, dict(scheme="MXFP4"), "auto_round", {"input": "mx"}),
     "as_auto_gptq": (SMALL, dict(bits=4, group_size=32), "auto_gptq", {}),
     "as_auto_awq": (SMALL, dict(bits=4, group_size=32, sym=False), "auto_awq", {}),
 }  # fmt: skip
@@ -111,8 +110,16 @@ def fp8_inputs(kind, tensors, name):
     return quantize
 
 
+def mx_inputs(x):
+    """The tool's own rounding of inputs to e2m1 in groups of 32, scales 2^floor(log2(absmax)) / 4."""
+    ebits, mbits, emax, largest, _ = MXFP_FORMAT_CACHE["mx_fp4"]
+    groups = x.unflatten(-1, (-1, 32))
+    most = groups.abs().amax(-1, keepdim=True)
+    return qdq_mxfp(groups, most, largest, emax, ebits, mbits).flatten(-2)
+
+
 def as_old(folder, version):
-    """The keys of auto-round 0.4 (backend beside packing_format) and of 0.2 (another name)."""
+    """The keys that auto-round 0.4 wrote beside those of today."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     quantization = config["quantization_config"]
@@ -122,10 +129,6 @@ def as_old(folder, version):
         scale_dtype="torch.float16", dataset="NeelNanda/pile-10k", gradient_accumulate_steps=1,
         not_use_best_mse=False,
     )  # fmt: skip
-    if version == "0.2":
-        del quantization["packing_format"], quantization["block_name_to_quantize"]
-        quantization["quant_method"] = "intel/auto-round"
-        quantization["backend"] = "autoround:exllamav2"
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -172,6 +175,13 @@ def make(name):
             assert groups == -(-columns // (columns if group == -1 else group)), module
             weights[module] = integer_weight(tensors, module, bits, group, packing, columns)
             assert weights[module].shape == (rows, columns)
+        elif key.endswith(".weight_packed"):
+            grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+            grid = torch.cat([grid, -grid])
+            code = torch.stack([value & 15, value >> 4], -1).flatten(1).long()
+            scale = torch.pow(2.0, tensors[f"{module}.weight_scale"].float() - 127)
+            weights[module] = grid[code] * scale.repeat_interleave(32, 1)
+            inputs[module] = mx_inputs
         elif value.dtype == torch.float8_e4m3fn:
             scale = tensors.get(f"{module}.weight_scale")
             if scale is not None:

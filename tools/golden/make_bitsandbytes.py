@@ -62,9 +62,6 @@ CASES = {
         SMALL, dict(quant_type="fp4", blocksize=256, compress_statistics=True), {},
     ),
     "nf4_crossing": (CROSSING, dict(quant_type="nf4", blocksize=64), {}),
-    "nf4_crossing_b128_double": (
-        CROSSING, dict(quant_type="nf4", blocksize=128, compress_statistics=True), {"v4": True},
-    ),
     "int8": (SMALL, dict(load_in_8bit=True), {"transformers": True, "int8": True}),
     "int8_no_outliers": (
         SMALL,

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from common import GOLDEN, write_expected_weights, write_made_by
+from kv import attention_reads, stored_cache
 from slim import VOCABULARY, slim_tokens
 from tiny import as_transformers_4, float_model, fresh, logits, tiny_config, tiny_model
 from tiny import write_logits
@@ -384,13 +385,16 @@ def make(name):
     quantizes = any(m.quantization_scheme.input_activations for m in modules.values())
     transform = options.get("transform")
     fake = fake_inputs(float_model(read, state), modules, tensors, transform)
-    tokens, answer, spread = stable_logits(fake, 8 if quantizes else 16)
+    with attention_reads(stored_cache(tensors)):
+        tokens, answer, spread = stable_logits(fake, 8 if quantizes else 16)
     notes = ""
     if quantizes:
         notes = (
             "Inputs by the tool's fake quantization. Tokens "
             f"chosen so that none lies near a rounding boundary: float64 runs differ by {spread:.2g}."
         )
+    if "kv" in options:
+        notes += " KV cache e4m3."
     write_logits(expected, tokens=tokens, logits=answer)
     packages = ["compressed-tensors", "torch", "transformers"]
     write_made_by(expected / "made_by.json", __file__, packages, notes)

@@ -21,6 +21,7 @@ from modelopt.torch.quantization.qtensor import MXFP4QTensor, MXFP8QTensor, NVFP
 from safetensors.torch import load_file
 
 from common import GOLDEN
+from kv import attention_reads, stored_cache
 from slim import BF16, E2M1, E4M3, after_factor, group_e4m3, linears, mx, nvfp4, save_folder
 from slim import slim_config, slim_tokens, static_e4m3, static_s8, to_e2m1, to_e4m3, token_e4m3
 from slim import write_expected
@@ -181,7 +182,10 @@ def make(name):
         activations[module] = activation(entry["quant_algo"].upper(), tensors, module)
     notes = f"{tool_config or 'a mixture'}; activations: {nested['quant_algo']}"
     packages = ["nvidia-modelopt", "torch", "transformers"]
-    write_expected(folder, config, tensors, weights, activations, __file__, packages, notes)
+    if options.get("kv"):
+        notes += "; KV cache e4m3"
+    with attention_reads(stored_cache(tensors)):
+        write_expected(folder, config, tensors, weights, activations, __file__, packages, notes)
 
 
 def make_w4afp8():

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "device/cuda.h"
@@ -83,6 +84,11 @@ AttentionRange range_of(const Call& call, int64_t head, int64_t block) {
   r.pages = call.cache.pages();
   r.key_offset = call.cache.key_offset(head);
   r.value_offset = call.cache.value_offset(head);
+  r.key_scale = call.cache.key_scale(head);
+  r.key_zero = call.cache.key_zero(head);
+  r.value_scale = call.cache.value_scale(head);
+  r.value_zero = call.cache.value_zero(head);
+  r.scale_offset = call.cache.scale_offset(head);
   r.key_dim = shape.key_dim;
   r.value_dim = call.value_pad;
   r.key_begin = cut.first_key;
@@ -185,6 +191,13 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
                                 config.sinks};
     const CudaKv kv = cuda_kv(cache);
     return cuda->kernels().attention(cuda->context(), &call, &kv, q, ldq, position, m, out, ldo);
+  }
+  if (cache.has_not_finite()) {
+    for (int64_t i = 0; i < m; ++i) {
+      std::fill_n(out + i * ldo, config.heads * shape.value_dim,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+    return;
   }
   if (ops.isa == device::Isa::kReference) {
     attention_reference(config, cache, q, ldq, position, m, out, ldo);

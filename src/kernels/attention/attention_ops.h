@@ -8,6 +8,13 @@ namespace nibble::kernels {
 
 enum class KvType : uint8_t;
 
+// How one head's numbers are held: see KvScales.
+struct KvCode {
+  KvType type;
+  float scale = 1;
+  float zero = 0;
+};
+
 // Rows of queries against a range of keys of one KV head. Row r is query token r / group, head
 // r % group of those that share the KV head, at position first_position + r / group.
 struct AttentionRange {
@@ -28,6 +35,10 @@ struct AttentionRange {
   int64_t value_dim = 0;  // padded
   int64_t key_begin = 0;  // tokens; a multiple of 64
   int64_t key_end = 0;
+  // 8-bit types.
+  float key_scale = 1, key_zero = 0;
+  float value_scale = 1, value_zero = 0;
+  int64_t scale_offset = -1;  // of the tokens' own scales, or -1
 
   float* scratch = nullptr;  // attention_scratch() floats
   // Out, for the softmax over this range alone: with s the scores of a row,
@@ -67,8 +78,8 @@ struct AttentionOps {
   void (*range)(const AttentionRange& args) noexcept;
   void (*join)(const AttentionParts& parts, float* out) noexcept;
   // One head's key to every 16th element of `out`; one head's value, padded, to `out`.
-  void (*store_key)(KvType type, const float* k, int64_t n, std::byte* out) noexcept;
-  void (*store_value)(KvType type, const float* v, int64_t n, std::byte* out) noexcept;
+  void (*store_key)(const KvCode& how, const float* k, int64_t n, std::byte* out) noexcept;
+  void (*store_value)(const KvCode& how, const float* v, int64_t n, std::byte* out) noexcept;
 };
 extern const AttentionOps kAttentionReference;
 extern const AttentionOps kAttentionAvx2;

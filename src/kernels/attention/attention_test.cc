@@ -15,6 +15,7 @@ struct Case {
   AttentionConfig config;
   int64_t context = 0;  // tokens in the cache
   int64_t m = 1;        // queries, the last tokens of the context
+  KvScales scales = {};
 };
 
 std::string describe(const Case& c) {
@@ -26,8 +27,9 @@ std::string describe(const Case& c) {
 }
 
 KvCache filled(device::Stream& stream, const Ops& ops, const KvShape& shape, int64_t tokens,
-               uint32_t seed = 20) {
-  auto cache = KvCache::create(shape);
+               const KvScales& scales = {}) {
+  constexpr uint32_t seed = 20;
+  auto cache = KvCache::create(shape, scales);
   EXPECT_TRUE(cache);
   EXPECT_TRUE(cache->reserve(stream, tokens));
   const auto k = normal_floats(static_cast<size_t>(tokens * shape.heads * shape.key_dim), seed);
@@ -55,7 +57,7 @@ class attention_test : public IsaTest {
  protected:
   void check(const Case& c) {
     SCOPED_TRACE(describe(c));
-    const KvCache cache = filled(stream_, ops_, c.shape, c.context);
+    const KvCache cache = filled(stream_, ops_, c.shape, c.context, c.scales);
     const int64_t ldq = c.config.heads * c.shape.key_dim + 3;
     const int64_t ldo = c.config.heads * c.shape.value_dim + 5;
     const auto q = normal_floats(static_cast<size_t>(c.m * ldq), 22);
@@ -141,6 +143,116 @@ TEST_P(attention_test, sliding_windows) {
       Case c = make(6, 2, 32, 32, KvType::kF16, 400, m);
       c.config.window = window;
       check(c);
+    }
+  }
+}
+
+// Scales that keep what normal_floats gives inside int8, for two heads.
+const KvScales kPerHead = {{0.03f, 0.05f}, {0.04f, 0.033f}, {}, {}};
+const KvScales kWithZeros = {{0.05f}, {0.04f, 0.06f}, {3, -20}, {-7}};
+
+TEST_P(attention_test, eight_bit_caches_with_every_kind_of_scale) {
+  for (KvType type : {KvType::kE4M3, KvType::kE5M2, KvType::kS8}) {
+    for (int64_t m : {1, 3, 40}) {
+      for (int64_t context : {40, 64, 65, 300}) {
+        Case c = make(8, 2, 64, 64, type, context, m);
+        c.shape.token_scales = true;
+        check(c);
+        c.shape.token_scales = false;
+        c.scales = kPerHead;
+        check(c);
+        if (type == KvType::kS8) c.scales = kWithZeros;
+        c.config.soft_cap = 5;
+        check(c);
+        c.config.soft_cap = 0;
+        c.config.window = 33;
+        check(c);
+      }
+    }
+    for (int64_t dim : {1, 8, 24, 80, 100, 128}) {
+      for (int64_t m : {1, 40}) {
+        Case c = make(4, 2, dim, dim + 1, type, 70, m);
+        c.shape.token_scales = dim != 24;
+        check(c);
+      }
+    }
+  }
+}
+
+// What the format's own tool would store, as float: by the one formula of kv_cache.h.
+float as_stored(KvType type, float x, float scale, float zero) {
+  if (type == KvType::kE4M3) return base::f32_from_e4m3(base::e4m3_from_f32(x / scale)) * scale;
+  if (type == KvType::kE5M2) {
+    const float most = std::clamp(x / scale, -57344.0f, 57344.0f);
+    return base::f32_from_e5m2(base::e5m2_from_f32(most)) * scale;
+  }
+  return (std::clamp(std::nearbyint(x / scale + zero), -128.0f, 127.0f) - zero) * scale;
+}
+
+TEST_P(attention_test, eight_bit_codes_are_those_of_the_formula) {
+  std::vector<float> x;  // ties, subnormals, both ends, every exponent
+  for (int e = -30; e <= 20; ++e) {
+    for (int i = 0; i < 64; ++i) x.push_back(std::ldexp(1 + static_cast<float>(i) / 64, e));
+  }
+  for (int i = -400; i <= 400; ++i) x.push_back(static_cast<float>(i) * 0.5f);
+  const size_t positive = x.size();
+  for (size_t i = 0; i < positive; ++i) x.push_back(-x[i]);
+  x.push_back(0);
+  const auto dim = static_cast<int64_t>(x.size());
+  for (KvType type : {KvType::kE4M3, KvType::kE5M2, KvType::kS8}) {
+    for (float scale : {1.0f, 0.25f, 0.0371f}) {
+      const float zero = type == KvType::kS8 ? 5.0f : 0.0f;
+      auto cache = KvCache::create({1, dim, dim, type}, {{scale}, {scale}, {zero}, {zero}});
+      ASSERT_TRUE(cache);
+      ASSERT_TRUE(cache->reserve(stream_, 1));
+      cache->append(stream_, ops_, x.data(), dim, x.data(), dim, 1);
+      std::vector<float> key(x.size()), value(x.size());
+      cache->key(0, 0, key.data());
+      cache->value(0, 0, value.data());
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_EQ(key[i], as_stored(type, x[i], scale, zero)) << name(type) << " " << x[i];
+        ASSERT_EQ(value[i], key[i]) << name(type) << " " << x[i];
+      }
+    }
+  }
+}
+
+TEST_P(attention_test, a_scale_of_its_own_bounds_each_tokens_error) {
+  auto cache = KvCache::create({1, 4, 4, KvType::kS8, true});
+  ASSERT_TRUE(cache);
+  ASSERT_TRUE(cache->reserve(stream_, 3));
+  const float x[12] = {1000, -3, 200, 0, 1e-3f, 2e-3f, -5e-4f, 0, 0, 0, 0, 0};
+  cache->append(stream_, ops_, x, 4, x, 4, 3);
+  float out[4];
+  for (int64_t t = 0; t < 3; ++t) {
+    cache->key(0, t, out);
+    for (int64_t d = 0; d < 4; ++d) {
+      EXPECT_NEAR(out[d], x[t * 4 + d], std::fabs(x[t == 1 ? 5 : t * 4]) / 254 + 1e-12f);
+    }
+  }
+}
+
+TEST_P(attention_test, eight_bit_caches_remember_what_they_cannot_hold) {
+  for (KvType type : {KvType::kE4M3, KvType::kE5M2, KvType::kS8}) {
+    for (float bad :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      const KvShape shape = {1, 16, 16, type, true};
+      KvCache cache = filled(stream_, ops_, shape, 20);
+      std::vector<float> k(16, 1.0f), v(16, 1.0f);
+      v[7] = bad;
+      ASSERT_TRUE(cache.reserve(stream_, 22));
+      cache.append(stream_, ops_, k.data(), 16, k.data(), 16, 1);
+      EXPECT_FALSE(cache.has_not_finite());
+      cache.append(stream_, ops_, k.data(), 16, v.data(), 16, 1);
+      EXPECT_TRUE(cache.has_not_finite());
+      AttentionConfig config;
+      config.heads = 1;
+      float out[16];
+      attention(stream_, ops_, config, cache, k.data(), 16, 21, 1, out, 16);
+      EXPECT_TRUE(std::isnan(out[0]) && std::isnan(out[15]));
+      cache.truncate(21);
+      attention(stream_, ops_, config, cache, k.data(), 16, 20, 1, out, 16);
+      EXPECT_TRUE(std::isfinite(out[0]));
     }
   }
 }
@@ -298,13 +410,14 @@ TEST(kv_cache, memory_grows_with_use) {
   EXPECT_EQ(cache->bytes(), KvCache::bytes_for(shape, 512));
 }
 
-TEST(kv_cache, types_without_kernels_and_senseless_shapes_are_refused) {
-  for (KvType type : {KvType::kE4M3, KvType::kE5M2, KvType::kS8}) {
-    const auto cache = KvCache::create({1, 64, 64, type});
-    ASSERT_FALSE(cache);
-    EXPECT_EQ(cache.error().message, std::string("a KV cache of ") + name(type) +
-                                         " is not supported on the CPU yet; use f16 or bf16");
-  }
+TEST(kv_cache, eight_bits_take_half_of_sixteen_and_scales_a_little_more) {
+  KvShape shape = {3, 64, 64, KvType::kS8};
+  EXPECT_EQ(KvCache::bytes_for(shape, 256), 3 * 256 * 128);
+  shape.token_scales = true;
+  EXPECT_EQ(KvCache::bytes_for(shape, 256), 3 * 256 * (128 + 8));
+}
+
+TEST(kv_cache, senseless_shapes_are_refused) {
   EXPECT_FALSE(KvCache::create({0, 64, 64, KvType::kF16}));
   EXPECT_FALSE(KvCache::create({1, -1, 64, KvType::kF16}));
   EXPECT_FALSE(KvCache::create({1, 64, int64_t{1} << 40, KvType::kF16}));

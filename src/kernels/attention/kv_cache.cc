@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "base/number.h"
@@ -30,23 +33,50 @@ int64_t element_bytes(KvType type) {
 }
 
 int64_t page_bytes(const KvShape& s) {
-  return s.heads * KvCache::kPageTokens * (s.key_dim + padded_dim(s.value_dim)) *
-         element_bytes(s.type);
+  const int64_t elements = (s.key_dim + padded_dim(s.value_dim)) * element_bytes(s.type);
+  const int64_t scales = s.token_scales ? 2 * static_cast<int64_t>(sizeof(float)) : 0;
+  return s.heads * KvCache::kPageTokens * (elements + scales);
 }
 
 int64_t pages_for(int64_t tokens) {
   return (tokens + KvCache::kPageTokens - 1) / KvCache::kPageTokens;
 }
 
-float read_element(KvType type, const std::byte* from) {
-  if (type == KvType::kF32) {
-    float v;
-    std::memcpy(&v, from, 4);
-    return v;
+float read_float(const std::byte* from) {
+  float v;
+  std::memcpy(&v, from, 4);
+  return v;
+}
+
+float read_element(const KvCode& how, const std::byte* from) {
+  const auto code = static_cast<uint8_t>(*from);
+  switch (how.type) {
+    case KvType::kF32:
+      return read_float(from);
+    case KvType::kE4M3:
+      return base::f32_from_e4m3(code) * how.scale;
+    case KvType::kE5M2:
+      return base::f32_from_e5m2(code) * how.scale;
+    case KvType::kS8:
+      return (static_cast<float>(static_cast<int8_t>(code)) - how.zero) * how.scale;
+    default:
+      break;
   }
-  uint16_t code;
-  std::memcpy(&code, from, 2);
-  return type == KvType::kF16 ? base::f32_from_f16(code) : base::f32_from_bf16(code);
+  uint16_t wide;
+  std::memcpy(&wide, from, 2);
+  return how.type == KvType::kF16 ? base::f32_from_f16(wide) : base::f32_from_bf16(wide);
+}
+
+// The largest magnitude a scale of 1 can hold.
+float largest_code(KvType type) {
+  return type == KvType::kE4M3 ? 448.0f : type == KvType::kE5M2 ? 57344.0f : 127.0f;
+}
+
+// The largest magnitude; inf if any number is inf or nan.
+float largest_magnitude(const float* x, int64_t n) {
+  uint32_t most = 0;  // without their sign floats are ordered as integers, nan above inf
+  for (int64_t i = 0; i < n; ++i) most = std::max(most, base::bits_from_f32(x[i]) & 0x7fffffffu);
+  return most >= 0x7f800000u ? std::numeric_limits<float>::infinity() : base::f32_from_bits(most);
 }
 
 }  // namespace
@@ -69,12 +99,7 @@ const char* name(KvType type) {
   return "?";
 }
 
-Result<KvCache> KvCache::create(const KvShape& shape) {
-  if (shape.type != KvType::kF32 && shape.type != KvType::kBf16 && shape.type != KvType::kF16) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("a KV cache of {} is not supported on the CPU yet; use f16 or bf16",
-                            name(shape.type)));
-  }
+Result<KvCache> KvCache::create(const KvShape& shape, KvScales scales) {
   constexpr int64_t kMost = 1 << 16;  // keeps every product below in range
   for (int64_t v : {shape.heads, shape.key_dim, shape.value_dim}) {
     if (v < 1 || v > kMost) {
@@ -83,12 +108,20 @@ Result<KvCache> KvCache::create(const KvShape& shape) {
                               shape.heads, shape.key_dim, shape.value_dim));
     }
   }
+  for (const std::vector<float>* list : {&scales.k, &scales.v, &scales.k_zero, &scales.v_zero}) {
+    NIBBLE_CHECK(list->size() <= 1 || static_cast<int64_t>(list->size()) == shape.heads);
+  }
+  NIBBLE_CHECK(!shape.token_scales || is_quantized(shape.type));
   KvCache cache;
   cache.shape_ = shape;
+  if (is_quantized(shape.type) && !shape.token_scales) cache.scales_ = std::move(scales);
   cache.element_bytes_ = element_bytes(shape.type);
   cache.key_bytes_ = kPageTokens * shape.key_dim * cache.element_bytes_;
-  cache.head_bytes_ =
-      cache.key_bytes_ + kPageTokens * padded_dim(shape.value_dim) * cache.element_bytes_;
+  if (shape.token_scales)
+    cache.scale_bytes_ = 2 * kPageTokens * static_cast<int64_t>(sizeof(float));
+  cache.head_bytes_ = cache.key_bytes_ +
+                      kPageTokens * padded_dim(shape.value_dim) * cache.element_bytes_ +
+                      cache.scale_bytes_;
   return cache;
 }
 
@@ -124,18 +157,39 @@ Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
   return {};
 }
 
-void KvCache::store_token(const Ops& ops, int64_t token, const float* k, const float* v) {
+bool KvCache::store_token(const Ops& ops, int64_t token, const float* k, const float* v) {
   std::byte* page = page_data_[static_cast<size_t>(token / kPageTokens)];
   NIBBLE_CHECK(page != nullptr);
   const int64_t at = token % kPageTokens;
   const int64_t first = (at / kBlockTokens * shape_.key_dim * kBlockTokens + at % kBlockTokens);
+  bool finite = true;
   for (int64_t h = 0; h < shape_.heads; ++h) {
-    ops.attention->store_key(shape_.type, k + h * shape_.key_dim, shape_.key_dim,
+    const float* key = k + h * shape_.key_dim;
+    const float* value = v + h * shape_.value_dim;
+    KvCode of_key{shape_.type, key_scale(h), key_zero(h)};
+    KvCode of_value{shape_.type, value_scale(h), value_zero(h)};
+    if (is_quantized(shape_.type)) {
+      const float most_key = largest_magnitude(key, shape_.key_dim);
+      const float most_value = largest_magnitude(value, shape_.value_dim);
+      finite = finite && std::isfinite(most_key) && std::isfinite(most_value);
+      if (shape_.token_scales) {
+        // A token of zeros, and one so small that its scale would be 0, is held with a scale of 1.
+        const float range = largest_code(shape_.type);
+        of_key.scale = most_key / range > 0 ? most_key / range : 1;
+        of_value.scale = most_value / range > 0 ? most_value / range : 1;
+        std::byte* scale = page + scale_offset(h) + at * static_cast<int64_t>(sizeof(float));
+        std::memcpy(scale, &of_key.scale, sizeof(float));
+        std::memcpy(scale + kPageTokens * static_cast<int64_t>(sizeof(float)), &of_value.scale,
+                    sizeof(float));
+      }
+    }
+    ops.attention->store_key(of_key, key, shape_.key_dim,
                              page + key_offset(h) + first * element_bytes_);
     ops.attention->store_value(
-        shape_.type, v + h * shape_.value_dim, shape_.value_dim,
+        of_value, value, shape_.value_dim,
         page + value_offset(h) + at * padded_dim(shape_.value_dim) * element_bytes_);
   }
+  return finite;
 }
 
 void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk,
@@ -150,9 +204,16 @@ void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int
   const int64_t per_token = shape_.heads * (shape_.key_dim + shape_.value_dim);
   const int64_t together = std::max<int64_t>(1, 16384 / per_token);
   const int64_t first = size_;
+  std::atomic<int64_t> bad{INT64_MAX};
   stream.pool().parallel_for(m, together, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) store_token(ops, first + i, k + i * ldk, v + i * ldv);
+    for (int64_t i = begin; i < end; ++i) {
+      if (store_token(ops, first + i, k + i * ldk, v + i * ldv)) continue;
+      int64_t known = bad.load();
+      while (first + i < known && !bad.compare_exchange_weak(known, first + i)) {
+      }
+    }
   });
+  first_not_finite_ = std::min(first_not_finite_, bad.load());
   size_ += m;
 }
 
@@ -173,6 +234,7 @@ CudaKv cuda_kv(const KvCache& cache) {
 void KvCache::truncate(int64_t tokens) {
   NIBBLE_CHECK(tokens >= 0 && tokens <= size_);
   size_ = tokens;
+  if (first_not_finite_ >= tokens) first_not_finite_ = INT64_MAX;
 }
 
 void KvCache::drop_before(int64_t token) {
@@ -193,17 +255,23 @@ void KvCache::key(int64_t head, int64_t token, float* out) const {
   const std::byte* page = page_data_[static_cast<size_t>(token / kPageTokens)];
   const int64_t at = token % kPageTokens;
   const int64_t first = at / kBlockTokens * shape_.key_dim * kBlockTokens + at % kBlockTokens;
+  KvCode how{shape_.type, key_scale(head), key_zero(head)};
+  if (shape_.token_scales) how.scale = read_float(page + scale_offset(head) + at * 4);
   for (int64_t d = 0; d < shape_.key_dim; ++d) {
-    out[d] = read_element(shape_.type,
-                          page + key_offset(head) + (first + d * kBlockTokens) * element_bytes_);
+    out[d] =
+        read_element(how, page + key_offset(head) + (first + d * kBlockTokens) * element_bytes_);
   }
 }
 
 void KvCache::value(int64_t head, int64_t token, float* out) const {
   const std::byte* page = page_data_[static_cast<size_t>(token / kPageTokens)];
-  const int64_t first = token % kPageTokens * padded_dim(shape_.value_dim);
+  const int64_t at = token % kPageTokens;
+  const int64_t first = at * padded_dim(shape_.value_dim);
+  KvCode how{shape_.type, value_scale(head), value_zero(head)};
+  if (shape_.token_scales)
+    how.scale = read_float(page + scale_offset(head) + (kPageTokens + at) * 4);
   for (int64_t d = 0; d < shape_.value_dim; ++d) {
-    out[d] = read_element(shape_.type, page + value_offset(head) + (first + d) * element_bytes_);
+    out[d] = read_element(how, page + value_offset(head) + (first + d) * element_bytes_);
   }
 }
 

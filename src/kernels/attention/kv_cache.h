@@ -6,6 +6,7 @@
 //   keys    blocks of 16 tokens, transposed:   [token / 16][dim][token % 16]
 //           so that a register of 16 scores grows by q[dim] * 16 keys, without sums across lanes
 //   values  rows:                              [token][dim], padded with zeros to 16 dims
+//   scales  of keys, then of values:           [token] f32, if each token has its own
 #pragma once
 
 #include <cstddef>
@@ -21,12 +22,23 @@ namespace nibble::kernels {
 
 enum class KvType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2, kS8 };
 const char* name(KvType type);  // the word of --kv-cache-dtype: "f16"
+inline bool is_quantized(KvType type) { return type >= KvType::kE4M3; }
+
+// How the keys and values of an 8-bit cache are held: stored = round(x / scale + zero). One number
+// for all heads, or one for each; an empty list of scales is a scale of 1, of zeros a zero of 0.
+struct KvScales {
+  std::vector<float> k, v;
+  std::vector<float> k_zero, v_zero;  // whole numbers, for int8 alone
+};
 
 struct KvShape {
   int64_t heads = 0;
   int64_t key_dim = 0;    // of a head
   int64_t value_dim = 0;  // of a head
   KvType type = KvType::kF16;
+  // 8-bit types: a scale for each token and head, computed from its largest number when it is
+  // stored.
+  bool token_scales = false;
 };
 
 class KvCache {
@@ -34,8 +46,8 @@ class KvCache {
   static constexpr int64_t kPageTokens = 256;
   static constexpr int64_t kBlockTokens = 16;
 
-  // Takes no memory yet. Refuses the 8-bit types, which need scales and have no kernels yet.
-  static Result<KvCache> create(const KvShape& shape);
+  // Takes no memory yet. `scales` are for an 8-bit type without token_scales.
+  static Result<KvCache> create(const KvShape& shape, KvScales scales = {});
 
   // What `tokens` tokens take, in bytes; for `fit`.
   static int64_t bytes_for(const KvShape& shape, int64_t tokens);
@@ -46,7 +58,8 @@ class KvCache {
 
   // Adds m tokens: k is (m, heads, key_dim), v is (m, heads, value_dim), with the strides of a
   // token in elements. Values beyond the type's range become inf (f16: above 65504), which shows
-  // in the logits. Precondition: reserve(size() + m).
+  // in the logits; the 8-bit types saturate, and cannot hold nan and inf: see has_not_finite.
+  // Precondition: reserve(size() + m).
   void append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk, const float* v,
               int64_t ldv, int64_t m);
 
@@ -60,6 +73,9 @@ class KvCache {
   const KvShape& shape() const { return shape_; }
   int64_t size() const { return size_; }  // tokens, dropped ones included
   int64_t bytes() const;                  // memory held
+  // An 8-bit cache was given a number that is not finite. Attention over it gives nan, as it would
+  // over floats.
+  bool has_not_finite() const { return first_not_finite_ < size_; }
 
   // One head's key or value of a token as float32, for the reference and for tests; of a cache in
   // the host's memory.
@@ -74,15 +90,30 @@ class KvCache {
   }
   int64_t key_offset(int64_t head) const { return head * head_bytes_; }
   int64_t value_offset(int64_t head) const { return head * head_bytes_ + key_bytes_; }
+  // Of the keys' scales; the values' follow kPageTokens floats later. -1 without token_scales.
+  int64_t scale_offset(int64_t head) const {
+    return shape_.token_scales ? (head + 1) * head_bytes_ - scale_bytes_ : -1;
+  }
+  float key_scale(int64_t head) const { return of_head(scales_.k, head, 1); }
+  float value_scale(int64_t head) const { return of_head(scales_.v, head, 1); }
+  float key_zero(int64_t head) const { return of_head(scales_.k_zero, head, 0); }
+  float value_zero(int64_t head) const { return of_head(scales_.v_zero, head, 0); }
 
  private:
-  void store_token(const Ops& ops, int64_t token, const float* k, const float* v);
+  static float of_head(const std::vector<float>& list, int64_t head, float none) {
+    return list.empty() ? none : list[list.size() == 1 ? 0 : static_cast<size_t>(head)];
+  }
+  // False if a number was not finite and could not be stored so.
+  bool store_token(const Ops& ops, int64_t token, const float* k, const float* v);
 
   KvShape shape_;
+  KvScales scales_;
   int64_t size_ = 0;
+  int64_t first_not_finite_ = INT64_MAX;  // a token
   int64_t element_bytes_ = 0;
-  int64_t key_bytes_ = 0;   // of one head in a page
-  int64_t head_bytes_ = 0;  // keys and values of one head in a page
+  int64_t key_bytes_ = 0;    // of one head in a page
+  int64_t scale_bytes_ = 0;  // of one head in a page: of its tokens' scales
+  int64_t head_bytes_ = 0;   // all of one head in a page
   std::vector<device::Memory> buffers_;
   std::vector<std::byte*> page_data_;
   device::Memory placed_pages_;

@@ -11,26 +11,38 @@
 namespace nibble::kernels {
 namespace {
 
-void write_element(KvType type, float v, std::byte* to) noexcept {
-  if (type == KvType::kF32) {
+// As the tools of the formats do it: divide, add the zero point, round to even, saturate.
+uint8_t narrow(const KvCode& how, float v) {
+  if (how.type == KvType::kE4M3) return base::e4m3_from_f32(v / how.scale);
+  if (how.type == KvType::kE5M2) {
+    return base::e5m2_from_f32(std::clamp(v / how.scale, -57344.0f, 57344.0f));
+  }
+  const float rounded = std::nearbyint(v / how.scale + how.zero);
+  return static_cast<uint8_t>(static_cast<int8_t>(std::clamp(rounded, -128.0f, 127.0f)));
+}
+
+void write_element(const KvCode& how, float v, std::byte* to) noexcept {
+  if (how.type == KvType::kF32) {
     std::memcpy(to, &v, 4);
-    return;
+  } else if (is_quantized(how.type)) {
+    *to = static_cast<std::byte>(narrow(how, v));
+  } else {
+    const uint16_t code = how.type == KvType::kF16 ? base::f16_from_f32(v) : base::bf16_from_f32(v);
+    std::memcpy(to, &code, 2);
   }
-  const uint16_t code = type == KvType::kF16 ? base::f16_from_f32(v) : base::bf16_from_f32(v);
-  std::memcpy(to, &code, 2);
 }
 
-int64_t size_of(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+int64_t size_of(KvType type) { return type == KvType::kF32 ? 4 : is_quantized(type) ? 1 : 2; }
 
-void store_key(KvType type, const float* k, int64_t n, std::byte* out) noexcept {
+void store_key(const KvCode& how, const float* k, int64_t n, std::byte* out) noexcept {
   for (int64_t i = 0; i < n; ++i) {
-    write_element(type, k[i], out + i * KvCache::kBlockTokens * size_of(type));
+    write_element(how, k[i], out + i * KvCache::kBlockTokens * size_of(how.type));
   }
 }
 
-void store_value(KvType type, const float* v, int64_t n, std::byte* out) noexcept {
+void store_value(const KvCode& how, const float* v, int64_t n, std::byte* out) noexcept {
   for (int64_t i = 0; i < padded_dim(n); ++i) {
-    write_element(type, i < n ? v[i] : 0.0f, out + i * size_of(type));
+    write_element(how, i < n ? v[i] : 0.0f, out + i * size_of(how.type));
   }
 }
 

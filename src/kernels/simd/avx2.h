@@ -96,6 +96,22 @@ NIBBLE_INLINE void store_bf16(uint16_t* p, F v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
 }
 
+// Bytes as floats. e4m3 comes 2^-8 times its value: its bits are moved to where f16 has them, whose
+// exponents count from 15 and not from 7. (Its nan comes as 480.)
+NIBBLE_INLINE F load_s8(const uint8_t* p) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+}
+NIBBLE_INLINE F load_e5m2(const uint8_t* p) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), codes));
+}
+NIBBLE_INLINE F load_e4m3(const uint8_t* p) {
+  const __m128i codes = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m128i moved = _mm_slli_epi16(codes, 7);  // the sign lies in bits 14 and 15 now
+  return _mm256_cvtph_ps(_mm_and_si128(moved, _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
+}
+
 }  // namespace
 }  // namespace nibble::kernels::avx2
 

@@ -89,6 +89,22 @@ NIBBLE_INLINE void store_bf16(uint16_t* p, F v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_maskz_cvtepi32_epi16(0xffff, code));
 }
 
+NIBBLE_INLINE __m128i load_bytes(const uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+NIBBLE_INLINE F load_s8(const uint8_t* p) {
+  return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, load_bytes(p)));
+}
+NIBBLE_INLINE F load_e5m2(const uint8_t* p) {
+  const __m256i codes = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load_bytes(p)), 8);
+  return _mm512_maskz_cvtph_ps(0xffff, codes);
+}
+NIBBLE_INLINE F load_e4m3(const uint8_t* p) {
+  const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(load_bytes(p)), 7);
+  const __m256i kept = _mm256_and_si256(moved, _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+  return _mm512_maskz_cvtph_ps(0xffff, kept);
+}
+
 }  // namespace
 }  // namespace nibble::kernels::avx512
 

@@ -3,8 +3,9 @@
 //
 //   qweight (K b/32, N), qzeros, scales     GPTQ's layout (gptq_layout.h)    2 to 8 bits
 //   qweight (K, N/8), qzeros, scales        AutoAWQ's (awq_layout.h)         4 bits
-//   weight (N, K) e4m3 | e5m2, weight_scale or weight_scale_inv, input_scale  as the scheme fp8 has
-//   it
+//   weight (N, K) e4m3 | e5m2, weight_scale | weight_scale_inv     FP8; input_scale when static
+//   the same with weight_scale (N, K/32) u8                        mx_fp of 8 bits
+//   weight_packed (N, K/2) u8, weight_scale (N, K/32) u8           mx_fp of 4 bits
 //
 // Only the version of GPTQ's zero points is a matter of the label, `packing_format` (before 0.4,
 // `backend`): with auto_gptq they are stored less one, in auto-round's own format and gptqmodel's
@@ -16,6 +17,7 @@
 
 #include "quant/awq_layout.h"
 #include "quant/gptq_layout.h"
+#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -29,24 +31,6 @@ using tensor::TensorInfo;
 struct Params {
   GptqLayout ints;
   int64_t act_bits = 16;
-};
-
-// A method of another scheme whose activations this checkpoint leaves alone.
-class FloatActivations : public LinearMethod {
- public:
-  explicit FloatActivations(std::unique_ptr<LinearMethod> inner) : inner_(std::move(inner)) {}
-  std::string_view scheme() const override { return inner_->scheme(); }
-  tensor::WeightFormat weight_format() const override { return inner_->weight_format(); }
-  std::vector<WeightSpec> create_weights() const override { return inner_->create_weights(); }
-  Result<tensor::QuantizedWeight> process_weights_after_loading(
-      int64_t n, int64_t k, const RawWeights& raw) const override {
-    NIBBLE_ASSIGN(auto weight, inner_->process_weights_after_loading(n, k, raw));
-    weight.activation = {};
-    return weight;
-  }
-
- private:
-  std::unique_ptr<LinearMethod> inner_;
 };
 
 constexpr std::string_view kKnown =
@@ -71,10 +55,6 @@ class AutoRoundConfig : public QuantizationConfig {
   std::string_view scheme() const override { return "auto-round"; }
   std::vector<const NameMatcher*> matchers() const override { return {&extra_}; }
 
-  std::string unused_reason(const TensorInfo& info) const override {
-    return fp8_->unused_reason(info);  // the scales of a quantized KV cache
-  }
-
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
     NIBBLE_ASSIGN(const std::optional<size_t> rule, extra_.match(layer.module));
@@ -82,15 +62,12 @@ class AutoRoundConfig : public QuantizationConfig {
     const TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
     const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
     if (find_tensor(tensors, layer.module, "weight_packed") != nullptr) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}.weight_packed is stored: micro-scaled floats (mx_fp, nv_fp) of "
-                              "auto-round are not read yet",
-                              layer.module));
+      return float_method(layer, tensors, "weight_packed", params);
     }
     // What is stored outranks the lists.
     if (qweight == nullptr && weight != nullptr) {
       if (tensor::is_plain_float(weight->dtype)) return unquantized_method(layer, tensors);
-      return fp8_method(layer, tensors, params);
+      return float_method(layer, tensors, "weight", params);
     }
     if (params.act_bits < 16) {
       return fail(ErrorCode::kUnsupported,
@@ -117,7 +94,7 @@ class AutoRoundConfig : public QuantizationConfig {
     NIBBLE_TRY(read_packing(dictionary));
     NIBBLE_ASSIGN(general_, read_params(dictionary, general_));
     NIBBLE_TRY(read_extra(dictionary));
-    return read_fp8(dictionary);
+    return read_activations(dictionary);
   }
 
  private:
@@ -132,19 +109,68 @@ class AutoRoundConfig : public QuantizationConfig {
     return awq_method("auto-round", layer, tensors, params.group);
   }
 
-  Result<std::unique_ptr<LinearMethod>> fp8_method(const LinearLayer& layer,
-                                                   const TensorLookup& tensors,
-                                                   const Params& params) const {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, "weight_scale");
-    if (scale != nullptr && scale->dtype == DType::kU8) {
-      return fail(
-          ErrorCode::kUnsupported,
-          fmt::format("{} is u8: micro-scaled floats (mx_fp) of auto-round are not read yet",
-                      scale->name));
+  // FP8, and micro-scaled floats of 4 and 8 bits.
+  Result<std::unique_ptr<LinearMethod>> float_method(const LinearLayer& layer,
+                                                     const TensorLookup& tensors,
+                                                     const std::string& suffix,
+                                                     const Params& params) const {
+    const TensorInfo& weight = *find_tensor(tensors, layer.module, suffix);
+    ScaledCodes codes;
+    codes.scheme = scheme();
+    codes.weight = suffix;
+    if (find_tensor(tensors, layer.module, "weight_scale_inv") != nullptr) {
+      codes.scale = "weight_scale_inv";
     }
-    NIBBLE_ASSIGN(auto method, fp8_->linear_method(layer, tensors));
-    if (params.act_bits < 16 || method->scheme() == "unquantized") return method;
-    return std::unique_ptr<LinearMethod>(std::make_unique<FloatActivations>(std::move(method)));
+    const TensorInfo* scale = find_tensor(tensors, layer.module, codes.scale);
+    if (scale == nullptr) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{} is {}, but {}.weight_scale is missing", weight.name,
+                              tensor::name(weight.dtype), layer.module));
+    }
+    const bool mx = scale->dtype == DType::kU8, packed = suffix == "weight_packed";
+    if (packed && !mx) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} is {}: of the packed floats of auto-round mx_fp is read, whose "
+                              "scales are u8, not nv_fp",
+                              scale->name, tensor::name(scale->dtype)));
+    }
+    if (mx && layer.k % 32 != 0) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: {} inputs are not whole groups of 32", layer.module, layer.k));
+    }
+    codes.element = packed ? tensor::Element::kE2M1 : element_of_fp8(weight.dtype);
+    codes.codes = packed ? Codes::kNibblesK : Codes::kBytes;
+    codes.code_types = packed ? std::vector{DType::kU8} : kFp8Types;
+    if (!packed && !is_fp8(weight.dtype)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: expected a type of fp8 or a plain float, found {}", weight.name,
+                              tensor::name(weight.dtype)));
+    }
+    codes.area = {1, 32};
+    if (!mx) {
+      NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, block_, "weight_block_size"));
+    }
+    codes.activation = activation_for(params, mx);
+    return scaled_codes_method(layer, tensors, std::move(codes));
+  }
+
+  tensor::ActivationFormat activation_for(const Params& params, bool mx) const {
+    using Activation = tensor::ActivationFormat;
+    Activation out;
+    if (params.act_bits >= 16) return out;
+    out.type = params.act_bits == 4 ? Activation::Type::kE2M1 : Activation::Type::kE4M3;
+    if (mx) {
+      out.granularity = Activation::Granularity::kGroup;
+      out.group = 32;
+      out.scale_rule = ceil_ ? Activation::ScaleRule::kE8M0Ceil : Activation::ScaleRule::kE8M0Floor;
+    } else if (static_) {
+      out.granularity = Activation::Granularity::kTensor;
+      out.is_static = true;
+    } else if (block_.k > 0) {
+      out.granularity = Activation::Granularity::kGroup;
+      out.group = block_.k;
+    }
+    return out;
   }
 
   Result<void> read_packing(const base::Json& dictionary) {
@@ -211,29 +237,22 @@ class AutoRoundConfig : public QuantizationConfig {
     return {};
   }
 
-  // The dictionary that the same layers would have in a checkpoint of the scheme fp8.
-  Result<void> read_fp8(const base::Json& dictionary) {
+  Result<void> read_activations(const base::Json& dictionary) {
     NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("act_dynamic", true));
-    const bool is_static = !dynamic && general_.act_bits < 16;
-    base::Json fp8 = base::Json::object();
-    fp8.set("quant_method", "fp8");
-    fp8.set("activation_scheme", is_static ? "static" : "dynamic");
+    static_ = !dynamic;
+    NIBBLE_ASSIGN(const std::string kind, dictionary.get_string_or("act_data_type", ""));
+    ceil_ = contains(kind, "rceil");
     const base::Json* group = dictionary.find_set("group_size");
-    const base::Json* block = dictionary.find_set("weight_block_size");
-    if (block == nullptr && group != nullptr && group->is_array()) block = group;
-    if (block != nullptr) fp8.set("weight_block_size", *block);
-    fp8.set_where(dictionary.where());
-    CheckpointFacts facts;
-    facts.quantization = &fp8;
-    facts.method = "fp8";
-    NIBBLE_ASSIGN(fp8_, find_scheme("fp8")->parse(facts));
+    const bool listed = group != nullptr && group->is_array();
+    NIBBLE_ASSIGN(block_, block_key(dictionary, listed ? "group_size" : "weight_block_size"));
     return {};
   }
 
   Params general_;
   NameMatcher extra_;
   std::vector<Params> overrides_;  // of each rule of extra_
-  std::unique_ptr<QuantizationConfig> fp8_;
+  Area block_;
+  bool static_ = false, ceil_ = false;  // activations: per tensor; powers of two rounded up
 };
 
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "auto-round"; }

@@ -235,18 +235,51 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "extra_config": {"up_proj": {"bits": 8}})"),
             "model.layers.0.mlp.up_proj.qweight (8, 32) holds 4-bit codes of 64 inputs, but bits "
             "is 8");
-  TestCheckpoint checkpoint;
-  checkpoint.add(kModule + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(1024));
-  EXPECT_EQ(
-      refusal(checkpoint, ""),
-      "model.layers.0.mlp.up_proj.weight_packed is stored: micro-scaled floats (mx_fp, nv_fp) "
-      "of auto-round are not read yet");
-  TestCheckpoint mxfp8;
-  mxfp8.add(kModule + ".weight", DType::kE4M3, {32, 64}, std::vector<uint8_t>(2048));
-  mxfp8.add(kModule + ".weight_scale", DType::kU8, {32, 2}, std::vector<uint8_t>(64));
-  EXPECT_EQ(refusal(mxfp8, ""),
-            "model.layers.0.mlp.up_proj.weight_scale is u8: micro-scaled floats (mx_fp) of "
-            "auto-round are not read yet");
+  TestCheckpoint nv;
+  nv.add(kModule + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(1024));
+  EXPECT_EQ(refusal(nv, ""),
+            "model.layers.0.mlp.up_proj.weight_packed is u8, but "
+            "model.layers.0.mlp.up_proj.weight_scale is missing");
+  nv.add(kModule + ".weight_scale", DType::kE4M3, {32, 4}, std::vector<uint8_t>(128));
+  EXPECT_EQ(refusal(nv, ""),
+            "model.layers.0.mlp.up_proj.weight_scale is e4m3: of the packed floats of auto-round "
+            "mx_fp is read, whose scales are u8, not nv_fp");
+  TestCheckpoint bytes;
+  bytes.add(kModule + ".weight", DType::kU8, {32, 64}, std::vector<uint8_t>(2048));
+  bytes.add(kModule + ".weight_scale", DType::kF32, {}, std::vector<float>{1});
+  EXPECT_EQ(refusal(bytes, ""),
+            "model.layers.0.mlp.up_proj.weight: expected a type of fp8 or a plain float, found u8");
+}
+
+TEST(auto_round, micro_scaled_floats_have_scales_that_are_powers_of_two) {
+  TestCheckpoint four;
+  four.add(kModule + ".weight_packed", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0xf2));
+  four.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{128});
+  const LinearLayer layer{kModule, 1, 32, false, {}};
+  const auto weight = load_layer(four,
+                                 R"({"quant_method": "auto-round", "bits": 4, "group_size": 32,
+      "data_type": "mx_fp", "act_bits": 4, "act_data_type": "mx_fp_rceil",
+      "packing_format": "auto_round:llm_compressor"})",
+                                 layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight)[0], 2);
+  EXPECT_EQ(dequantize(*weight)[1], -12);
+  EXPECT_EQ(weight->activation.type, tensor::ActivationFormat::Type::kE2M1);
+  EXPECT_EQ(weight->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Ceil);
+  TestCheckpoint eight;
+  eight.add(kModule + ".weight", DType::kE4M3, {1, 32}, std::vector<uint8_t>(32, 0x38));
+  eight.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{126});
+  const auto wide = load_layer(eight,
+                               R"({"quant_method": "auto-round", "bits": 8, "group_size": 32,
+      "data_type": "mx_fp", "act_bits": 8, "act_data_type": "mx_fp",
+      "packing_format": "auto_round:llm_compressor"})",
+                               layer);
+  ASSERT_TRUE(wide) << message(wide);
+  EXPECT_EQ(dequantize(*wide)[0], 0.5f);
+  EXPECT_EQ(wide->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Floor);
+  EXPECT_EQ(message(load_layer(eight, R"({"quant_method": "auto-round", "group_size": 32})",
+                               {kModule, 1, 33, false, {}})),
+            "model.layers.0.mlp.up_proj: 33 inputs are not whole groups of 32");
 }
 
 }  // namespace

@@ -286,6 +286,13 @@ TEST(bitsandbytes, int8_layouts_of_old_gpus_are_refused) {
             "model again with bitsandbytes 0.45 or later");
 }
 
+TEST(bitsandbytes, int8_codes_without_the_absmax_of_their_rows_are_refused) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kS8, {1, 2}, std::vector<int8_t>{1, 2});
+  EXPECT_EQ(message(load_layer(checkpoint, kInt8, {kModule, 1, 2, false, {}})),
+            "missing model.layers.0.mlp.up_proj.SCB");
+}
+
 TEST(bitsandbytes, a_threshold_below_zero_is_refused) {
   EXPECT_EQ(message(parse_config({}, R"({"quant_method": "bitsandbytes",
                                         "llm_int8_threshold": -1})")),

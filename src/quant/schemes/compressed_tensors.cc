@@ -72,7 +72,7 @@ class CompressedConfig : public QuantizationConfig {
                            transform.name);
       }
     }
-    return cache_scale_reason(info);
+    return {};
   }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
@@ -112,17 +112,18 @@ class CompressedConfig : public QuantizationConfig {
     return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
-  // The group that quantizes a layer's weights, by its name, the name of the layer it is fused
-  // into, or its class; the only group when no target speaks of it. Null: several, and none speaks.
+  // The group that quantizes a layer's weights, by its name, its class, or the name of the layer it
+  // is fused into; the only group when no target speaks of it. Null: several, and none speaks.
   Result<const Group*> group_of(const std::string& module) const {
     NIBBLE_ASSIGN(auto rule, config_.targets.match(module));
-    const std::string fused = fused_name(module);
-    if (!rule && !fused.empty()) {
-      NIBBLE_ASSIGN(rule, config_.targets.match(fused));
-    }
     if (rule) return &config_.groups[config_.group_of_target[*rule]];
     for (const auto& [name, group] : config_.classes) {
       if (is_of_class(module, name)) return &config_.groups[group];
+    }
+    // The tool knows no fused layers, so a class outranks a pattern that fits only a fused name.
+    if (const std::string fused = fused_name(module); !fused.empty()) {
+      NIBBLE_ASSIGN(rule, config_.targets.match(fused));
+      if (rule) return &config_.groups[config_.group_of_target[*rule]];
     }
     const Group* only = nullptr;
     for (const Group& group : config_.groups) {
@@ -180,7 +181,8 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
                 "compressed-tensors needs a quantization_config that has config_groups");
   }
   NIBBLE_ASSIGN(compressed::Config config, compressed::read_config(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::make_unique<CompressedConfig>(std::move(config)));
+  auto out = std::make_unique<CompressedConfig>(std::move(config));
+  return std::unique_ptr<QuantizationConfig>(std::move(out));
 }
 
 constexpr std::string_view kAliases[] = {"sparseml", "llm-compressor", "llmcompressor"};

@@ -281,6 +281,14 @@ Result<void> check_format(const Json& from) {
 Result<void> sort_targets(std::vector<std::pair<std::string, size_t>> targets,
                           const std::string& where, Config& config) {
   const auto is_regex = [](const std::string& t) { return t.rfind("re:", 0) == 0; };
+  // Of a target that stands in two groups the last one counts, as in the tool.
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const auto again = std::find_if(targets.begin() + static_cast<ptrdiff_t>(i) + 1, targets.end(),
+                                    [&](const auto& t) { return t.first == targets[i].first; });
+    if (again == targets.end()) continue;
+    targets.erase(targets.begin() + static_cast<ptrdiff_t>(i));
+    --i;
+  }
   std::stable_sort(targets.begin(), targets.end(), [&](const auto& a, const auto& b) {
     if (is_regex(a.first) != is_regex(b.first)) return is_regex(b.first);
     if (is_regex(a.first) || a.first.size() == b.first.size()) return a.first < b.first;

@@ -12,10 +12,17 @@
 // or column is short where the size does not divide. (transformers 5 instead stretches the blocks.)
 // Activations are e4m3: per tensor when static; else per token, per token and bk inputs with
 // blocks.
+//
+// `--quantization fp8` over a folder that is not quantized makes it so while loading, linear layers
+// but not the embedding and the head: one scale per output, max(absmax / 448, 1 / (448 * 512)), and
+// code = e4m3(w / scale); activations per token. (Per output and not per tensor, so that the
+// weights do not depend on which projections a runtime fuses.)
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/number.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -25,57 +32,86 @@ namespace {
 
 using tensor::DType;
 using tensor::TensorInfo;
+using tensor::TensorView;
+using Activation = tensor::ActivationFormat;
 
-// modules_to_convert and kv_cache_scheme are known and not asked: the stored tensors say it.
+// Plain floats in the checkpoint, e4m3 once loaded.
+class OnlineFp8Method : public LinearMethod {
+ public:
+  OnlineFp8Method(const LinearLayer& layer, const TensorLookup& tensors) {
+    // A scale needs the whole row: the inputs are not cut.
+    specs_ = {
+        wanted(Slot::kWeight, "weight", kFloats, {layer.n, layer.k}, {0}, {1, layer.k, layer.k})};
+    add_bias(layer, tensors, specs_);
+  }
+
+  std::string_view scheme() const override { return "fp8"; }
+  tensor::WeightFormat weight_format() const override {
+    tensor::WeightFormat format;
+    format.element = tensor::Element::kE4M3;
+    format.scaled = true;
+    return format;
+  }
+  Activation activation_format() const override {
+    Activation out;
+    out.type = Activation::Type::kE4M3;
+    return out;
+  }
+  std::vector<WeightSpec> create_weights() const override { return specs_; }
+
+  Result<tensor::QuantizedWeight> process_weights_after_loading(
+      int64_t n, int64_t k, const RawWeights& raw) const override {
+    NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, "weight", {n, k}));
+    tensor::QuantizedWeight out;
+    out.format = weight_format();
+    out.activation = activation_format();
+    out.n = n;
+    out.k = k;
+    NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
+    const auto code = out.code_owner.as<uint8_t>();
+    const uint64_t row_bytes = weight->bytes / static_cast<uint64_t>(n);
+    for (int64_t row = 0; row < n; ++row) {
+      const TensorView view{weight->dtype, {1, k}, weight->data + row * row_bytes, row_bytes};
+      NIBBLE_ASSIGN(const std::vector<float> w,
+                    read_floats(view, fmt::format("weight: output {}", row)));
+      float most = 0;
+      for (float v : w) most = std::max(most, std::fabs(v));
+      const float scale = std::max(most / 448.0f, 1.0f / (448.0f * 512.0f));
+      for (int64_t i = 0; i < k; ++i) {
+        const float v = std::clamp(w[static_cast<size_t>(i)] / scale, -448.0f, 448.0f);
+        code[static_cast<size_t>(row * k + i)] = base::e4m3_from_f32(v);
+      }
+      out.scale.push_back(scale);
+    }
+    out.code = {DType::kE4M3, {n, k}, out.code_owner.data(), out.code_owner.size()};
+    return out;
+  }
+
+ private:
+  std::vector<WeightSpec> specs_;
+};
+
+// modules_to_convert is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
     "quant_method activation_scheme weight_block_size ignored_layers modules_to_not_convert "
-    "scale_fmt "
-    "fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
-constexpr std::string_view kHarmless = "dequantize kv_cache_quant_method meta";
+    "scale_fmt fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
+constexpr std::string_view kHarmless =
+    "dequantize kv_cache_quant_method packed_modules_mapping meta";
 
-class Fp8Config : public QuantizationConfig {
+class Fp8Config : public ScaledCodesConfig {
  public:
-  std::string_view scheme() const override { return "fp8"; }
-  std::vector<const NameMatcher*> matchers() const override { return {&ignored_}; }
-
-  std::string unused_reason(const TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
+  Fp8Config() : ScaledCodesConfig({.scheme = "fp8", .code_types = kFp8Types}) {}
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(ignored_.match(layer.module));  // to know which rules match nothing
     const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
-    // What is stored outranks the list. (The shared method also reports a missing weight.)
-    if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
-      return unquantized_method(layer, tensors);
+    if (online_ && !layer.vocabulary && weight != nullptr) {
+      return std::unique_ptr<LinearMethod>(std::make_unique<OnlineFp8Method>(layer, tensors));
     }
-    if (!is_fp8(weight->dtype)) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: expected a type of fp8 or a plain float, found {}", weight->name,
-                              tensor::name(weight->dtype)));
-    }
-    for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
-      const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
-      if (scale == nullptr) continue;
-      ScaledCodes codes{.scheme = "fp8",
-                        .element = element_of_fp8(weight->dtype),
-                        .code_types = kFp8Types,
-                        .scale = std::string(suffix)};
-      NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, block_, "weight_block_size"));
-      codes.activation = activation();
-      codes.input_scale_unused = "activation_scheme is dynamic";
-      if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
-          find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
-        codes.input_scale = "activation_scale";  // transformers' name
-      }
-      return scaled_codes_method(layer, tensors, std::move(codes));
-    }
-    return no_scale(layer, *weight, tensors);
+    return ScaledCodesConfig::linear_method(layer, tensors);
   }
 
   Result<void> read(const base::Json& dictionary) {
-    const std::string& where = dictionary.where();
     check_keys(dictionary, kKnown, kHarmless, warnings);
     NIBBLE_TRY(dictionary.get_string("activation_scheme"));  // it has no default
     NIBBLE_ASSIGN(const std::string activation,
@@ -83,86 +119,49 @@ class Fp8Config : public QuantizationConfig {
     NIBBLE_TRY(choice_key(dictionary, "scale_fmt", {"float", "ue8m0"}));
     NIBBLE_TRY(choice_key(dictionary, "expert_dtype", {"fp8"}));
     NIBBLE_TRY(choice_key(dictionary, "store_dtype", {"fp8"}));
-    is_static_ = activation == "static";
-    NIBBLE_TRY(read_block(dictionary));
-    if (is_static_ && block_.n != 0) {
+    NIBBLE_ASSIGN(linears.block, block_key(dictionary, "weight_block_size"));
+    if (activation == "static" && linears.block.n != 0) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: activation_scheme is static, but weight_block_size is given; "
                               "block weights have dynamic activations",
-                              where));
+                              dictionary.where()));
     }
-    std::vector<std::string> names;
-    for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
-      NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
-      names.insert(names.end(), more.begin(), more.end());
-    }
-    NIBBLE_ASSIGN(ignored_, NameMatcher::compile(std::move(names), where + ": ignored_layers"));
-    return {};
+    set_activation(activation == "static");
+    return read_ignored(dictionary, {"ignored_layers", "modules_to_not_convert"});
   }
 
   // Without a dictionary (--quantization fp8) the tensors say the rest.
   void infer(const TensorLookup& tensors) {
-    for (const TensorInfo& info : tensors.all) {
-      const std::string_view name = info.name;
-      if (name.size() > 12 && name.substr(name.size() - 12) == ".input_scale") {
-        is_static_ = true;
-      }
+    online_ = std::none_of(tensors.all.begin(), tensors.all.end(), is_quantized_tensor);
+    if (online_) {
+      notes.push_back(
+          "no tensor is quantized: linear layers become e4m3 with a scale per output while "
+          "loading");
+      return;
     }
+    const bool is_static =
+        std::any_of(tensors.all.begin(), tensors.all.end(),
+                    [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
     notes.push_back(fmt::format("no quantization_config: activations taken as {}",
-                                is_static_ ? "static, for there are input scales" : "dynamic"));
+                                is_static ? "static, for there are input scales" : "dynamic"));
+    set_activation(is_static);
   }
 
  private:
-  Result<void> read_block(const base::Json& dictionary) {
-    const base::Json* size = dictionary.find_set("weight_block_size");
-    if (size == nullptr) return {};
-    if (!size->is_array() || size->as_array().size() != 2 || !size->as_array()[0].is_int() ||
-        !size->as_array()[1].is_int() || size->as_array()[0].as_int() <= 0 ||
-        size->as_array()[1].as_int() <= 0) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: weight_block_size: expected two positive integers, found {}",
-                              dictionary.where(), size->dump()));
-    }
-    block_ = {size->as_array()[0].as_int(), size->as_array()[1].as_int()};
-    return {};
-  }
-
   // Per tensor when static; else per token, per token and bk inputs with blocks.
-  tensor::ActivationFormat activation() const {
-    using Activation = tensor::ActivationFormat;
-    Activation out;
+  void set_activation(bool is_static) {
+    Activation& out = linears.activation;
     out.type = Activation::Type::kE4M3;
-    out.is_static = is_static_;
-    if (is_static_) out.granularity = Activation::Granularity::kTensor;
-    if (block_.n != 0) {
+    out.is_static = is_static;
+    if (is_static) out.granularity = Activation::Granularity::kTensor;
+    if (linears.block.n != 0) {
       out.granularity = Activation::Granularity::kGroup;
-      out.group = block_.k;
+      out.group = linears.block.k;
     }
-    return out;
+    linears.input_scale_unused = "activation_scheme is dynamic";
   }
 
-  static Failure no_scale(const LinearLayer& layer, const TensorInfo& weight,
-                          const TensorLookup& tensors) {
-    std::string found;
-    for (const TensorInfo& info : tensors.all) {
-      if (info.name.rfind(layer.module + ".", 0) != 0 ||
-          info.name.find("scale") == std::string::npos ||
-          info.name.find("input_scale") != std::string::npos) {
-        continue;
-      }
-      found = fmt::format(" ({} is no name of this format)", info.name);
-      break;
-    }
-    return fail(
-        ErrorCode::kNotFound,
-        fmt::format("{} is {}, but has no scale: neither weight_scale_inv nor weight_scale is "
-                    "stored{}",
-                    weight.name, tensor::name(weight.dtype), found));
-  }
-
-  Area block_;  // (0, 0): no blocks
-  bool is_static_ = false;
-  NameMatcher ignored_;
+  bool online_ = false;
 };
 
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "fp8"; }

@@ -222,15 +222,15 @@ TEST(fp8, a_scale_that_is_not_one_per_block_contradicts_weight_block_size) {
   EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 g8");
 }
 
-TEST(fp8, scales_that_are_not_positive_numbers_are_refused_by_place) {
+TEST(fp8, scales_that_cannot_be_are_refused_by_place) {
   const LinearLayer layer{kModule, 2, 4, false, {}};
   auto with = [&](std::vector<float> scales) {
     TestCheckpoint checkpoint = weight_only(2, 4);
     checkpoint.add(kModule + ".weight_scale", DType::kF32, {2, 1}, scales);
     return message(load_layer(checkpoint, kDynamic, layer));
   };
-  EXPECT_EQ(with({1, 0}), "weight_scale: element (1, 0) is 0; a scale is positive");
-  EXPECT_EQ(with({-1, 1}), "weight_scale: element (0, 0) is -1; a scale is positive");
+  EXPECT_EQ(with({1, 0}), "no error");  // as tools write it for a row of zeros
+  EXPECT_EQ(with({-1, 1}), "weight_scale: element (0, 0) is -1; a scale is not negative");
   EXPECT_EQ(with({1, HUGE_VALF}), "weight_scale: element (1, 0) is inf; the file is damaged");
   EXPECT_EQ(with({1, NAN}), "weight_scale: element (1, 0) is nan; the file is damaged");
   TestCheckpoint checkpoint = weight_only(2, 4);
@@ -267,22 +267,6 @@ TEST(fp8, a_weight_of_another_type_is_refused) {
   checkpoint.add<uint8_t>(kModule + ".weight", DType::kU8, {2, 4}, std::vector<uint8_t>(8));
   EXPECT_EQ(message(load_layer(checkpoint, kDynamic, {kModule, 2, 4, false, {}})),
             kModule + ".weight: expected a type of fp8 or a plain float, found u8");
-}
-
-TEST(fp8, scales_of_the_kv_cache_are_known_and_unused) {
-  const auto config = parse_config(TestCheckpoint(), kDynamic);
-  ASSERT_TRUE(config);
-  tensor::TensorInfo info;
-  for (const char* name :
-       {"model.layers.0.self_attn.k_scale", "model.layers.0.self_attn.k_proj.k_scale",
-        "model.layers.0.self_attn.kv_scale", "model.layers.0.self_attn.v_proj.output_scale"}) {
-    info.name = name;
-    EXPECT_EQ((*config)->unused_reason(info),
-              "a scale of a quantized KV cache; the cache here is not quantized")
-        << name;
-  }
-  info.name = "model.layers.0.mlp.down_proj.weight_scale";
-  EXPECT_EQ((*config)->unused_reason(info), "");
 }
 
 TEST(fp8, configs_that_cannot_be_read_are_refused_by_key_and_value) {
@@ -328,6 +312,58 @@ TEST(fp8, a_checkpoint_that_does_not_say_is_read_when_the_scheme_is_named) {
   const auto method = (*config)->linear_method({kModule, 6, 10, false, {}}, facts.tensors);
   ASSERT_TRUE(method) << message(method);
   EXPECT_TRUE((*method)->activation_format().is_static);
+}
+
+// --quantization fp8 over a checkpoint of plain floats.
+Result<std::unique_ptr<LinearMethod>> online_method(const TestCheckpoint& checkpoint,
+                                                    const LinearLayer& layer) {
+  CheckpointFacts facts;
+  facts.tensors = checkpoint.lookup();
+  NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, "fp8"));
+  NIBBLE_ASSIGN(const auto config, scheme->parse(facts));
+  EXPECT_EQ(config->notes,
+            (std::vector<std::string>{"no tensor is quantized: linear layers become e4m3 with a "
+                                      "scale per output while loading"}));
+  return config->linear_method(layer, facts.tensors);
+}
+
+TEST(fp8, plain_weights_become_e4m3_while_loading_when_it_is_asked_for) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<float>(kModule + ".weight", DType::kF32, {3, 2}, {448, -1, 0.5f, 0.26f, 0, 0});
+  const LinearLayer layer{kModule, 3, 2, false, {}};
+  const auto method = online_method(checkpoint, layer);
+  ASSERT_TRUE(method) << message(method);
+  EXPECT_EQ((*method)->scheme(), "fp8");
+  EXPECT_EQ(tensor::to_string((*method)->activation_format()), "e4m3 token");
+  const auto raw = load_whole(checkpoint, layer, **method);
+  const auto weight = (*method)->process_weights_after_loading(3, 2, *raw);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3c");
+  const float scale = 0.5f / 448;
+  EXPECT_EQ(weight->scale, (std::vector<float>{1, scale, 1.0f / (448 * 512)}));
+  EXPECT_EQ(
+      dequantize(*weight),
+      (std::vector<float>{448, -1, 448 * scale,
+                          base::f32_from_e4m3(base::e4m3_from_f32(0.26f / scale)) * scale, 0, 0}));
+}
+
+TEST(fp8, the_embedding_and_the_head_are_left_alone_while_loading) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kBF16, {2, 2}, std::vector<uint16_t>(4, 0x3f80));
+  const auto method = online_method(checkpoint, {kModule, 2, 2, false, {}, true});
+  ASSERT_TRUE(method) << message(method);
+  EXPECT_EQ((*method)->scheme(), "unquantized");
+}
+
+TEST(fp8, weights_that_are_no_numbers_are_refused_while_loading) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<float>(kModule + ".weight", DType::kF32, {2, 2}, {1, 2, 3, NAN});
+  const LinearLayer layer{kModule, 2, 2, false, {}};
+  const auto method = online_method(checkpoint, layer);
+  ASSERT_TRUE(method) << message(method);
+  const auto raw = load_whole(checkpoint, layer, **method);
+  EXPECT_EQ(message((*method)->process_weights_after_loading(2, 2, *raw)),
+            "weight: output 1: element (0, 1) is nan; the file is damaged");
 }
 
 }  // namespace

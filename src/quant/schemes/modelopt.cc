@@ -38,10 +38,6 @@ class ModelOptConfig : public QuantizationConfig {
   std::string_view scheme() const override { return "modelopt"; }
   std::vector<const NameMatcher*> matchers() const override { return {&excluded_, &listed_}; }
 
-  std::string unused_reason(const tensor::TensorInfo& info) const override {
-    return cache_scale_reason(info);
-  }
-
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
     NIBBLE_TRY(excluded_.match(layer.module));  // to know which rules match nothing
@@ -61,13 +57,12 @@ class ModelOptConfig : public QuantizationConfig {
       NIBBLE_ASSIGN(settings_, read_modelopt(*facts.quantization, warnings));
       NIBBLE_TRY(compare_with_sidecar(facts));
     }
-    if (settings_.algo.name.empty()) settings_.algo.name = kMixed;
-    if (settings_.algo.name == kMixed && settings_.layers.empty()) {
-      notes.push_back(
-          fmt::format("{} names no algorithm and no quantized layers: every layer is "
-                      "read as its tensors are stored",
-                      settings_.where));
+    const bool unnamed = settings_.algo.name.empty();
+    if (unnamed || (settings_.algo.name == kMixed && settings_.layers.empty())) {
+      notes.push_back(fmt::format("{} names no {}: every layer is read as its tensors are stored",
+                                  settings_.where, unnamed ? "algorithm" : "quantized layers"));
     }
+    if (unnamed) settings_.algo.name = kMixed;
     NIBBLE_ASSIGN(excluded_,
                   NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules"));
     std::vector<std::string> names;

@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "quant/awq_layout.h"
+#include "quant/test_support.h"
+
+namespace nibble::quant {
+namespace {
+
+using tensor::DType;
+
+const std::string kModule = "model.layers.0.mlp.up_proj";
+
+std::string config(const std::string& weight, const std::string& input = "null",
+                   const std::string& more = "") {
+  return fmt::format(R"({{"quant_method": "quark", "exclude": ["lm_head"], "global_quant_config":
+      {{"weight": {}, "input_tensors": {}}}, "export": {{"pack_method": "reorder"}}{}}})",
+                     weight, input, more);
+}
+const std::string kFp8 = R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor"})";
+const std::string kFp8Static =
+    R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": false})";
+const std::string kInt8Token =
+    R"({"dtype": "int8", "qscheme": "per_channel", "is_dynamic": true, "symmetric": true})";
+const std::string kInt8Static = R"({"dtype": "int8", "qscheme": "per_tensor", "symmetric": )";
+const std::string kMx = R"({"dtype": "fp4", "qscheme": "per_group", "group_size": 32,
+    "scale_format": "e8m0", "is_dynamic": true, "scale_calculation_mode": "even"})";
+
+// 4-bit codes of one row, eight to a word in AutoAWQ's order.
+std::vector<uint32_t> pack(const std::vector<int>& codes) {
+  std::vector<uint32_t> words(codes.size() / 8);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    words[i / 8] |= (static_cast<uint32_t>(codes[i]) & 15) << kAwqShift[i % 8];
+  }
+  return words;
+}
+
+TestCheckpoint fp8_checkpoint() {
+  TestCheckpoint out;
+  out.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
+  out.add(kModule + ".weight_scale", DType::kF32, {}, std::vector<float>{0.5f});
+  out.add(kModule + ".input_scale", DType::kF32, {}, std::vector<float>{0.25f});
+  return out;
+}
+const LinearLayer kFp8Layer{kModule, 2, 1, false, {}};
+
+TEST(quark, fp8_layers_have_the_activations_of_the_config) {
+  const TestCheckpoint checkpoint = fp8_checkpoint();
+  for (const auto& [input, activation] :
+       {std::pair{kFp8Static, "e4m3 tensor static"},
+        {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true})"),
+         "e4m3 token"},
+        {std::string("null"), "float"}}) {
+    const auto weight = load_layer(checkpoint, config(kFp8, input), kFp8Layer);
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->activation), activation);
+    EXPECT_EQ(dequantize(*weight), (std::vector<float>{0.5f, -1}));
+  }
+}
+
+TEST(quark, layers_by_name_come_before_the_global_config) {
+  const TestCheckpoint checkpoint = fp8_checkpoint();
+  const auto weight = load_layer(
+      checkpoint,
+      config(kFp8, kFp8Static,
+             fmt::format(R"(, "layer_quant_config": {{"*.mlp.*": {{"weight": {}}}}})", kFp8)),
+      kFp8Layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->activation), "float");
+}
+
+TEST(quark, int4_groups_are_stored_turned_and_in_the_order_of_autoawq) {
+  constexpr int64_t kN = 16, kK = 64, kG = 32;
+  std::mt19937 random(5);
+  for (const bool is_signed : {true, false}) {
+    for (const bool symmetric : {true, false}) {
+      TestCheckpoint checkpoint;
+      std::vector<int> code(kK * kN), zero(kK / kG * kN);
+      std::vector<float> scale(zero.size()), expected;
+      for (int& c : code) c = static_cast<int>(random() % 16) - (is_signed ? 8 : 0);
+      for (int& z : zero) z = symmetric ? 0 : static_cast<int>(random() % 16) - (is_signed ? 8 : 0);
+      for (float& s : scale) s = static_cast<float>(1 + random() % 100) / 64;
+      checkpoint.add(kModule + ".weight", DType::kS32, {kK, kN / 8}, pack(code));
+      checkpoint.add(kModule + ".weight_zero_point", DType::kS32, {kK / kG, kN / 8}, pack(zero));
+      checkpoint.add(kModule + ".weight_scale", DType::kF32, {kK / kG, kN}, scale);
+      for (int64_t n = 0; n < kN; ++n) {
+        for (int64_t k = 0; k < kK; ++k) {
+          const auto at = static_cast<size_t>(k / kG * kN + n);
+          expected.push_back(static_cast<float>(code[static_cast<size_t>(k * kN + n)] - zero[at]) *
+                             scale[at]);
+        }
+      }
+      const auto weight = load_layer(
+          checkpoint,
+          config(fmt::format(R"({{"dtype": "{}", "qscheme": "per_group", "symmetric": {}}})",
+                             is_signed ? "int4" : "uint4", symmetric)),
+          {kModule, kN, kK, false, {}});
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(dequantize(*weight), expected) << is_signed << symmetric;
+    }
+  }
+}
+
+TEST(quark, int4_over_fp8_has_a_scale_for_all_beside_those_of_the_outputs) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kS32, {2, 1},
+                 pack({0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1}));
+  checkpoint.add(kModule + ".weight_scale", DType::kF32, {}, std::vector<float>{0.5f});
+  checkpoint.add(kModule + ".weight_scale_2", DType::kF32, {2}, std::vector<float>{2, 4});
+  const auto weight = load_layer(
+      checkpoint, config(R"([{"dtype": "fp8_e4m3"}, {"dtype": "int4", "qscheme": "per_channel"}])"),
+      {kModule, 2, 8, false, {}});
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight),
+            (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, -16, -14, -12, -10, -8, -6, -4, -2}));
+}
+
+TestCheckpoint int8_checkpoint() {
+  TestCheckpoint out;
+  out.add(kModule + ".weight", DType::kS8, {2, 2}, std::vector<int8_t>{1, -2, 3, -128});
+  out.add(kModule + ".weight_scale", DType::kF32, {2}, std::vector<float>{0.5f, 2});
+  out.add(kModule + ".weight_zero_point", DType::kS8, {2}, std::vector<int8_t>{0, 0});
+  out.add(kModule + ".input_scale", DType::kF32, {}, std::vector<float>{0.25f});
+  out.add(kModule + ".input_zero_point", DType::kS8, {}, std::vector<int8_t>{0});
+  return out;
+}
+const LinearLayer kInt8Layer{kModule, 2, 2, false, {}};
+
+TEST(quark, int8_weights_and_activations) {
+  TestCheckpoint checkpoint = int8_checkpoint();
+  const std::string weights = R"({"dtype": "int8", "qscheme": "per_channel", "symmetric": true})";
+  const auto token = load_layer(checkpoint, config(weights, kInt8Token), kInt8Layer);
+  ASSERT_TRUE(token) << message(token);
+  EXPECT_EQ(dequantize(*token), (std::vector<float>{0.5f, -1, 6, -256}));
+  EXPECT_EQ(tensor::to_string(token->activation), "s8 token");
+  const auto fixed = load_layer(checkpoint, config(weights, kInt8Static + "true}"), kInt8Layer);
+  ASSERT_TRUE(fixed) << message(fixed);
+  EXPECT_EQ(tensor::to_string(fixed->activation), "s8 tensor static");
+  EXPECT_EQ(fixed->input_scale, 0.25f);
+  checkpoint.add(kModule + ".input_zero_point", DType::kS8, {}, std::vector<int8_t>{-3});
+  const auto moved = load_layer(checkpoint, config(weights, kInt8Static + "false}"), kInt8Layer);
+  ASSERT_TRUE(moved) << message(moved);
+  EXPECT_EQ(moved->input_zero, -3);
+  EXPECT_EQ(message(load_layer(checkpoint, config(weights, kInt8Static + "true}"), kInt8Layer)),
+            "input_zero_point is -3, but input_tensors are symmetric, which means 0");
+  checkpoint.add(kModule + ".weight_zero_point", DType::kS8, {2}, std::vector<int8_t>{0, 5});
+  EXPECT_EQ(message(load_layer(checkpoint, config(weights, kInt8Token), kInt8Layer)),
+            "weight_zero_point: number 1 is 5, but symmetric is true, which means 0");
+  const auto asymmetric = load_layer(
+      checkpoint, config(R"({"dtype": "int8", "symmetric": false})", kInt8Token), kInt8Layer);
+  ASSERT_TRUE(asymmetric) << message(asymmetric);
+  EXPECT_EQ(dequantize(*asymmetric), (std::vector<float>{0.5f, -1, -4, -266}));
+}
+
+TEST(quark, mxfp4_has_scales_of_e8m0_and_activations_in_groups) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0xf2));
+  checkpoint.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{128});
+  const auto weight = load_layer(checkpoint, config(kMx, kMx), {kModule, 1, 32, false, {}});
+  ASSERT_TRUE(weight) << message(weight);
+  const std::vector<float> values = dequantize(*weight);
+  EXPECT_EQ(values[0], 2);
+  EXPECT_EQ(values[1], -12);
+  EXPECT_EQ(weight->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Even);
+  EXPECT_EQ(weight->activation.group, 32);
+  // mxfp6 is three bytes for four codes.
+  checkpoint.add(kModule + ".weight", DType::kU8, {1, 24}, std::vector<uint8_t>(24));
+  EXPECT_EQ(
+      message(load_layer(checkpoint, config(kMx, kMx), {kModule, 1, 32, false, {}})),
+      "model.layers.0.mlp.up_proj.weight u8 (1, 24): of Quark's byte formats fp8 (N, K), int8 "
+      "(N, K) and fp4 (N, K/2) in groups of 32 are read; N is 1 and K 32");
+}
+
+TEST(quark, what_is_not_read_is_refused_by_name) {
+  const TestCheckpoint checkpoint = fp8_checkpoint();
+  const std::string at = "config.json: quantization_config: global_quant_config: ";
+  EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"dtype": "fp6_e3m2"})"))),
+            at + "input_tensors: dtype is \"fp6_e3m2\"; known are: fp8_e4m3, int8, fp4, float16, "
+                 "bfloat16");
+  EXPECT_EQ(message(parse_config(
+                checkpoint, config(kFp8, R"({"dtype": "fp8_e4m3", "qscheme": "per_channel"})"))),
+            "config.json: quantization_config: global_quant_config: input_tensors are per_channel "
+            "and static; static ones are read per tensor");
+  EXPECT_EQ(message(parse_config(checkpoint, R"({"quant_method": "quark", "global_quant_config":
+                {"weight": {"dtype": "int8"}, "bias": {"dtype": "int8"}}})")),
+            "config.json: quantization_config: global_quant_config: the bias is quantized, which "
+            "is not read");
+  TestCheckpoint bare;
+  bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
+  EXPECT_EQ(
+      message(load_layer(bare, config(kFp8), kFp8Layer)),
+      "model.layers.0.mlp.up_proj.weight is e4m3, but model.layers.0.mlp.up_proj.weight_scale "
+      "is missing");
+  TestCheckpoint int8 = int8_checkpoint();
+  int8.add(kModule + ".weight_scale", DType::kF32, {3}, std::vector<float>{1, 1, 1});
+  EXPECT_EQ(message(load_layer(int8, config(R"({"dtype": "int8"})"), kInt8Layer)),
+            "model.layers.0.mlp.up_proj.weight_scale: (3) is neither one scale nor one per output "
+            "(2) nor one per group and output");
+  TestCheckpoint ragged;
+  ragged.add(kModule + ".weight", DType::kS32, {2, 1}, std::vector<int32_t>{1, 2});
+  ragged.add(kModule + ".weight_scale", DType::kF32, {2}, std::vector<float>{1, 1});
+  EXPECT_EQ(
+      message(load_layer(ragged, config(R"({"dtype": "int4"})"), {kModule, 2, 12, false, {}})),
+      "model.layers.0.mlp.up_proj: 12 inputs do not fill whole words of eight 4-bit codes");
+  CheckpointFacts facts;
+  EXPECT_EQ(message(find_scheme("quark")->parse(facts)),
+            "quark needs a quantization_config: only it says what is done to activations");
+}
+
+}  // namespace
+}  // namespace nibble::quant

@@ -1,0 +1,33 @@
+// w8a8_int8 (`quant_method: "w8a8_int8"`): int8 weights with a scale per output.
+//
+//   <module>.weight        (N, K)  s8
+//   <module>.weight_scale  (N, 1)  f32 | bf16 | f16     or () for the whole tensor
+//   <module>.input_scale   ()      only where the activations are static
+//
+//   w[n, k] = weight[n, k] * weight_scale[n]
+//
+// Activations are int8, symmetric, per token, or per tensor where input scales are stored.
+#include "quant/scaled_codes.h"
+#include "quant/scheme.h"
+#include "quant/stored.h"
+
+namespace nibble::quant {
+namespace {
+
+bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "w8a8_int8"; }
+
+Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
+  auto config = std::make_unique<ScaledCodesConfig>(
+      ScaledLinears{.scheme = "w8a8_int8", .code_types = {tensor::DType::kS8}});
+  NIBBLE_TRY(config->read_dynamic(facts, tensor::ActivationFormat::Type::kS8));
+  return std::unique_ptr<QuantizationConfig>(std::move(config));
+}
+
+constexpr std::string_view kOver[] = {"compressed-tensors", "modelopt"};
+
+}  // namespace
+
+extern const Scheme w8a8_int8_scheme;
+const Scheme w8a8_int8_scheme = {"w8a8_int8", {}, claims, parse, kOver};
+
+}  // namespace nibble::quant
