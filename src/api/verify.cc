@@ -155,9 +155,9 @@ class Verifier {
     }
   }
 
-  // A scale of zero is no wonder where all weights of its group are zero; elsewhere weights are
-  // lost. A negative one is odd, but some tools write such. (GGUF's blocks of zeros hold any
-  // codes.)
+  // A scale of zero is no wonder where all weights of its group are zero: tools then write the same
+  // code everywhere, not always that of zero. Elsewhere weights are lost. A negative one is odd,
+  // but some tools write such. (GGUF's blocks of zeros hold any codes.)
   void check_scales(const std::string& where, const tensor::QuantizedWeight& w) {
     const auto negative =
         std::count_if(w.scale.begin(), w.scale.end(), [](float s) { return s < 0; });
@@ -173,20 +173,15 @@ class Verifier {
     const int64_t group_k = f.group_k == 0 ? w.k : f.group_k;
     for (int64_t n = 0; n < w.n; ++n) {
       const float* scale = w.scale.data() + (f.group_n == 0 ? 0 : n / f.group_n) * groups;
-      const float* zero = w.zero.empty() ? nullptr : w.zero.data() + n * groups;
-      for (int64_t k = 0; k < w.k; ++k) {
-        const int64_t g = k / group_k;
-        if (scale[g] != 0) {
-          k = std::min(w.k, (g + 1) * group_k) - 1;
-          continue;
-        }
-        uint32_t code = 0;
-        std::memcpy(&code, w.code.data + (n * w.k + k) * unit, static_cast<size_t>(unit));
-        if (tensor::value_of(f.element, code) == (zero == nullptr ? 0.0f : zero[g])) continue;
-        return find(where,
-                    fmt::format("the scale of output {}, group {} is 0 although the codes of "
-                                "the group are not: its weights are lost",
-                                n, g));
+      for (int64_t g = 0; g < groups; ++g) {
+        if (scale[g] != 0) continue;
+        const std::byte* first = w.code.data + (n * w.k + g * group_k) * unit;
+        const int64_t bytes = (std::min(w.k, (g + 1) * group_k) - g * group_k) * unit;
+        // Each code equal to the one before it.
+        if (std::memcmp(first, first + unit, static_cast<size_t>(bytes - unit)) == 0) continue;
+        return find(where, fmt::format("the scale of output {}, group {} is 0 although the codes "
+                                       "of the group differ: its weights are lost",
+                                       n, g));
       }
     }
   }

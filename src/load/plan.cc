@@ -495,8 +495,15 @@ class Planner {
     // `used_` also holds what a layer knows and leaves alone, which stands in `unused` too.
     plan_.tensors_used = static_cast<int64_t>(used_.size() - known_unused_);
     for (const quant::NameMatcher* matcher : quantization_->matchers()) {
-      for (const std::string& rule : matcher->rules_that_matched_nothing()) {
-        plan_.notes.push_back(fmt::format("{}: \"{}\" matched no layer", matcher->where(), rule));
+      const std::vector<std::string> idle = matcher->rules_that_matched_nothing();
+      constexpr size_t kMostTold = 20;
+      for (size_t i = 0; i < std::min(idle.size(), kMostTold); ++i) {
+        plan_.notes.push_back(
+            fmt::format("{}: \"{}\" matched no layer", matcher->where(), idle[i]));
+      }
+      if (idle.size() > kMostTold) {
+        plan_.notes.push_back(fmt::format("{}: {} more rules matched no layer", matcher->where(),
+                                          idle.size() - kMostTold));
       }
     }
   }

@@ -90,9 +90,11 @@ std::vector<std::string> placements(std::string_view module) {
                                           "language_model."};
   for (std::string_view place : kPlaces) {
     if (!module.starts_with(place)) continue;
+    const std::string_view rest = module.substr(place.size());
     for (std::string_view other : kPlaces) {
-      if (other != place) out.push_back(fmt::format("{}{}", other, module.substr(place.size())));
+      if (other != place) out.push_back(fmt::format("{}{}", other, rest));
     }
+    out.push_back(fmt::format("model.{}", rest));  // the text model saved alone
     break;
   }
   return out;

@@ -83,6 +83,10 @@ TEST(matcher, a_regex_meets_the_text_part_of_a_larger_model_wherever_it_is_place
   EXPECT_FALSE(matches("language_model.model.layers.0.self_attn.k_proj"));
   EXPECT_FALSE(matches("model.layers.0.self_attn.q_proj"));
   EXPECT_FALSE(matches("vision_tower.layers.0.self_attn.q_proj"));
+  const auto alone = NameMatcher::compile({R"(re:^model\.layers\..*q_proj$)"}, "l");
+  ASSERT_TRUE(alone);
+  EXPECT_TRUE(*alone->match("model.language_model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(*alone->match("model.vision_tower.layers.0.self_attn.q_proj"));
 }
 
 TEST(matcher, a_fused_name_covers_its_parts) {

@@ -451,7 +451,7 @@ TEST(nibble, verify_finds_a_scale_of_zero_and_notes_a_negative_one) {
   write_at(file, scales, std::string(2, '\0'));
   EXPECT_EQ(only_finding(copy.path()),
             "model.layers.0.mlp.up_proj: the scale of output 0, group 0 is 0 although the codes of "
-            "the group are not: its weights are lost");
+            "the group differ: its weights are lost");
 }
 
 TEST(nibble, verify_reads_the_tensors_that_no_layer_multiplies) {
