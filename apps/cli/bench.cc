@@ -107,7 +107,7 @@ Result<int> bench_model(const Arguments& arguments, const std::vector<int64_t>& 
     options.threads = static_cast<int>(count);
     const CatchInterrupt interrupt;
     NIBBLE_ASSIGN(const Model model, open_model(arguments.model, options, interrupt));
-    machine = measure_machine(options.threads);
+    machine = measure_machine(model);
     note(machine_text(machine));
     NIBBLE_ASSIGN(const std::vector<BenchRow> measured, bench(model, arguments.bench, machine));
     rows.insert(rows.end(), measured.begin(), measured.end());

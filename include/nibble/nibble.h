@@ -315,7 +315,7 @@ NIBBLE_API Result<std::vector<CompareRow>> compare(const Model& left, const Mode
                                                    const Progress& progress = {});
 
 struct MachineReport {
-  std::string cpu;
+  std::string cpu;  // or the card
   int threads = 0;
   double read_gb_s = 0;
   std::vector<std::pair<std::string, double>> peak_gops;  // by unit: "f32", "s8", "bf16"
@@ -341,6 +341,8 @@ struct KernelBenchRow {
 };
 // Measured in this call: random data, best of several.
 NIBBLE_API MachineReport measure_machine(int threads);
+// Of what the model runs on: this CPU, or the card.
+NIBBLE_API MachineReport measure_machine(const Model& model);
 NIBBLE_API Result<std::vector<BenchRow>> bench(const Model& model, const BenchOptions& options,
                                                const MachineReport& machine);
 NIBBLE_API Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,

@@ -10,7 +10,9 @@
 #include <random>
 
 #include "api/model.h"
+#include "device/cuda.h"
 #include "generate/sequence.h"
+#include "kernels/cuda/abi.h"
 #include "kernels/probe/probe.h"
 #include "load/dummy.h"
 
@@ -185,6 +187,22 @@ MachineReport measure_machine(int threads) {
   return out;
 }
 
+MachineReport measure_machine(const Model& model) {
+  const Model::Impl& m = *model.shared();
+  device::Cuda* cuda = m.stream->cuda();
+  if (cuda == nullptr) return measure_machine(m.stream->threads());
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  constexpr int64_t kSize = 8192;
+  MachineReport out;
+  out.cpu = cuda->gpu().name;
+  out.threads = m.stream->threads();
+  const double reading = cuda->kernels().read_seconds(cuda->context(), kBytes);
+  if (reading > 0) out.read_gb_s = static_cast<double>(kBytes) / reading / 1e9;
+  const double product = cuda->kernels().product_seconds(cuda->context(), kSize);
+  if (product > 0) out.peak_gops.emplace_back("bf16", 2e-9 * std::pow(kSize, 3) / product);
+  return out;
+}
+
 Result<std::vector<BenchRow>> bench(const Model& model, const BenchOptions& options,
                                     const MachineReport& machine) try {
   const Model::Impl& m = *model.shared();
@@ -205,6 +223,14 @@ Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
                                                   const MachineReport& machine) try {
   using tensor::Element;
   NIBBLE_ASSIGN(api::ParsedOptions parsed, api::parse_options(options, true));
+  if (parsed.plan.hardware.gpu && options.device != "auto") {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--device {}: without a model only the CPU's kernels are measured; name "
+                    "a model, or say --device cpu",
+                    options.device));
+  }
+  parsed.plan.hardware.gpu.reset();
   device::Stream stream(parsed.threads);
   const tensor::WeightFormat formats[] = {
       {.element = Element::kS4, .scaled = true, .group_k = 128, .scale_type = tensor::DType::kF16},

@@ -7,6 +7,7 @@
 #include <map>
 #include <new>
 
+#include "kernels/cuda/plan.h"
 #include "load/split.h"
 
 namespace nibble::api {
@@ -29,6 +30,11 @@ std::string describe_tensors(const load::LoadPlan& plan) {
 }
 
 std::string describe_hardware(const device::Hardware& h, const kernels::MatmulPolicy& policy) {
+  if (h.gpu) {
+    return fmt::format("{}, compute capability {}.{}, {} MiB{}", h.gpu->name, h.gpu->major,
+                       h.gpu->minor, h.gpu->memory_bytes >> 20,
+                       h.gpu->present ? "" : " (asked about; it is not in this machine)");
+  }
   return fmt::format("{}, {} core{}, isa {}{}", h.cpu_model, h.cores, h.cores == 1 ? "" : "s",
                      device::name(policy.isa),
                      policy.isa == device::Isa::kAvx512 && h.avx512_bf16 ? " with bf16" : "");
@@ -77,7 +83,12 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
   constexpr int64_t kMany = 4096;  // pages are whole at this length
   out.kv_per_token = static_cast<uint64_t>(
       layers::DecoderCache::bytes_for(spec, plan.cache.format, kMany) / kMany);
-  out.available = static_cast<uint64_t>(options.plan.hardware.memory_bytes);
+  const device::Hardware& hardware = options.plan.hardware;
+  out.available = static_cast<uint64_t>(hardware.memory_bytes);
+  if (hardware.gpu) {
+    out.available = static_cast<uint64_t>(hardware.gpu->memory_bytes);
+    out.other += static_cast<uint64_t>(kernels::cuda_workspace_bytes());
+  }
   out.model_ctx = spec.context;
   const uint64_t fixed = out.weights + out.other;
   const uint64_t room = out.available > fixed ? out.available - fixed : 0;
@@ -85,7 +96,8 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
                                                   room / std::max<uint64_t>(1, out.kv_per_token)));
   out.ctx = ctx > 0 ? ctx : out.longest_ctx;
   out.kv_at_ctx = out.kv_per_token * static_cast<uint64_t>(out.ctx);
-  out.peak_load = out.weights + out.other + largest_module;
+  // Of a card, the unpacked codes are in the host's memory.
+  out.peak_load = out.weights + out.other + (hardware.gpu ? 0 : largest_module);
   return out;
 }
 
@@ -125,8 +137,10 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   out.problems = plan.problems;
   if (out.memory.weights + out.memory.other > out.memory.available && out.memory.available > 0) {
     out.problems.push_back(
-        fmt::format("the weights need {} MiB of memory and this machine has {} MiB",
-                    (out.memory.weights + out.memory.other) >> 20, out.memory.available >> 20));
+        fmt::format("the weights need {} MiB of memory and {} has {} MiB",
+                    (out.memory.weights + out.memory.other) >> 20,
+                    options.plan.hardware.gpu ? options.plan.hardware.gpu->name : "this machine",
+                    out.memory.available >> 20));
   }
   return out;
 }

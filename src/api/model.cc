@@ -8,7 +8,9 @@
 
 #include "api/inspect.h"
 #include "base/check.h"
+#include "device/cuda.h"
 #include "generate/generate.h"
+#include "kernels/cuda/abi.h"
 #include "load/fill.h"
 
 namespace nibble {
@@ -40,6 +42,16 @@ Result<int64_t> context_of(const Plan& plan, int64_t asked, std::vector<std::str
   return memory.longest_ctx;
 }
 
+// Threads, and the card that was asked for, ready to run.
+Result<std::unique_ptr<device::Stream>> make_stream(const api::ParsedOptions& options) {
+  if (!options.plan.hardware.gpu) return std::make_unique<device::Stream>(options.threads);
+  NIBBLE_ASSIGN(std::shared_ptr<device::Cuda> cuda, device::Cuda::open(options.card));
+  if (const char* missing = cuda->kernels().missing(cuda->context()); missing != nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", cuda->gpu().name, missing));
+  }
+  return std::make_unique<device::Stream>(options.threads, std::move(cuda));
+}
+
 Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Options& options,
                                                const Progress& progress) {
   NIBBLE_ASSIGN(api::ParsedOptions parsed, api::parse_options(options, true));
@@ -54,7 +66,7 @@ Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Op
     return fail(ErrorCode::kCorrupt, joined(impl->plan.problems));
   }
   NIBBLE_ASSIGN(impl->ctx, context_of(impl->plan, options.ctx, impl->notes));
-  impl->stream = std::make_unique<device::Stream>(parsed.threads);
+  NIBBLE_ASSIGN(impl->stream, make_stream(parsed));
   impl->ops = kernels::ops_for(parsed.plan.policy.isa);
 
   if (auto tokenizer = api::load_tokenizer(impl->checkpoint); tokenizer) {

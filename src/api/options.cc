@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "device/cuda.h"
+
 namespace nibble::api {
 namespace {
 
@@ -30,16 +32,59 @@ Result<T> value_of(std::string_view option, std::string_view word, Words<T> word
               fmt::format("{}: \"{}\" is not known; expected one of {}", option, word, list));
 }
 
-Result<void> check_device(std::string_view device) {
-  if (device == "auto" || device == "cpu") return {};
-  if (device == "cuda" || device.starts_with("cuda:")) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("--device {}: this build of nibble runs on CPUs only; leave the option "
-                            "out or say --device cpu",
-                            device));
+// The number of the card that --device names; nothing for the CPU. Error: it names neither.
+Result<std::optional<int>> card_of(std::string_view device) {
+  if (device == "auto" || device == "cpu") return std::optional<int>();
+  if (device == "cuda") return std::optional<int>(0);
+  const std::string_view number = device.substr(std::min<size_t>(device.size(), 5));
+  const bool digits =
+      !number.empty() && number.size() < 4 && number.find_first_not_of("0123456789") == number.npos;
+  if (device.starts_with("cuda:") && digits) {
+    return std::optional<int>(std::stoi(std::string(number)));
   }
   return fail(ErrorCode::kUsage,
               fmt::format("--device: \"{}\" is not known; expected cpu, cuda or cuda:N", device));
+}
+
+// Sets hardware.gpu when the model is to run on a card: the one that is asked for or, with auto and
+// no wish that only a CPU can meet, the first supported one.
+Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions& out) {
+  NIBBLE_ASSIGN(const std::optional<int> asked, card_of(options.device));
+  const bool auto_cpu =
+      options.device == "auto" && (options.isa != "auto" || options.kernel != "*");
+  if (options.device == "cpu" || auto_cpu) return {};
+  const auto cards = device::cuda_cards();
+  if (!asked) {
+    if (!cards) return {};
+    for (size_t i = 0; i < cards->size(); ++i) {
+      if (!device::check_supported((*cards)[i])) continue;
+      out.card = static_cast<int>(i);
+      out.plan.hardware.gpu = (*cards)[i];
+      return {};
+    }
+    return {};
+  }
+  out.card = *asked;
+  const bool there = cards && static_cast<size_t>(*asked) < cards->size();
+  if (there) {
+    out.plan.hardware.gpu = (*cards)[static_cast<size_t>(*asked)];
+  } else if (!for_run) {
+    out.plan.hardware.gpu = device::gpu_h200();
+  } else if (!cards) {
+    return fail(cards.error().code,
+                fmt::format("--device {}: {}", options.device, cards.error().message));
+  } else {
+    return fail(ErrorCode::kUnsupported,
+                cards->empty()
+                    ? fmt::format("--device {}: this machine has no NVIDIA card", options.device)
+                    : fmt::format("--device {}: the last card of this machine is cuda:{}",
+                                  options.device, cards->size() - 1));
+  }
+  if (auto ok = device::check_supported(*out.plan.hardware.gpu); !ok) {
+    return fail(ok.error().code,
+                fmt::format("--device {}: {}", options.device, ok.error().message));
+  }
+  return {};
 }
 
 Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions& plan) {
@@ -137,8 +182,8 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   using kernels::KvType;
   using kernels::Precision;
   ParsedOptions out;
-  NIBBLE_TRY(check_device(options.device));
   NIBBLE_TRY(resolve_isa(options, for_run, out.plan));
+  NIBBLE_TRY(resolve_device(options, for_run, out));
   NIBBLE_TRY(refuse_what_is_not_there(options, for_run));
   NIBBLE_TRY(check_kernel(options.kernel));
   NIBBLE_ASSIGN(out.plan.quantization_config, quantization_config_of(options.quantization_config));
@@ -157,8 +202,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                               {{"auto", 32}, {"f32", 32}, {"bf16", 16}, {"f16", 16}}));
   if (dtype != 32) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("--dtype {}: on a CPU activations between layers are f32; leave the "
-                            "option out",
+                fmt::format("--dtype {}: activations between layers are f32; leave the option out",
                             options.dtype));
   }
   using Kv = std::optional<KvType>;

@@ -16,10 +16,11 @@ struct ParsedOptions {
   bool dummy = false;
   bool prefetch = false;
   bool eager = false;
+  int card = 0;  // of plan.hardware.gpu, the one to run on
 };
 
 // `for_run`: the machine must be this one. Otherwise (inspect, fit) an explicit --isa is answered
-// for a machine that has it.
+// for a machine that has it, and --device cuda, where there is no card, for an H200.
 Result<ParsedOptions> parse_options(const Options& options, bool for_run);
 
 }  // namespace nibble::api

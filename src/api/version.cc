@@ -5,6 +5,7 @@
 
 #include "api/version_info.h"
 #include "base/log.h"
+#include "device/cuda.h"
 #include "device/hardware.h"
 #include "nibble/nibble.h"
 
@@ -27,6 +28,13 @@ VersionInfo version() {
   }
   out.devices_compiled = {"cpu"};
   out.devices_found = {"cpu"};
+  if (const auto cards = device::cuda_cards(); cards) {
+    out.devices_compiled.emplace_back("cuda");
+    for (size_t i = 0; i < cards->size(); ++i) {
+      if (!device::check_supported((*cards)[i])) continue;
+      out.devices_found.push_back(fmt::format("cuda:{} ({})", i, (*cards)[i].name));
+    }
+  }
   return out;
 }
 

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "device/gpu.h"
 
 namespace nibble::device {
 
@@ -28,6 +31,7 @@ struct Hardware {
   int64_t l2_bytes = 0;  // per core
   int64_t l3_bytes = 0;
   int64_t memory_bytes = 0;
+  std::optional<Gpu> gpu;  // the card that a model is to run on; detect_hardware() looks for none
 
   bool has(Isa isa) const;
   Isa best_isa() const;

@@ -1,22 +1,31 @@
-// Where kernels run: on a CPU, a thread pool and scratch memory that lives as long as the stream.
+// Where kernels run: on a CPU, a thread pool and scratch memory that lives as long as the stream;
+// on a card, the card and its own stream. Then the threads serve what the host does (packing).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "device/thread_pool.h"
 #include "tensor/tensor.h"
 
 namespace nibble::device {
 
+class Cuda;
+
 class Stream {
  public:
-  explicit Stream(int threads) : pool_(threads) {}
+  explicit Stream(int threads, std::shared_ptr<Cuda> cuda = nullptr)
+      : pool_(threads), cuda_(std::move(cuda)) {}
 
   ThreadPool& pool() { return pool_; }
   int threads() const { return pool_.size(); }
 
-  // Scratch of at least `bytes`, 64-byte aligned, uninitialised. `slot` keeps independent uses
+  Cuda* cuda() { return cuda_.get(); }  // null: kernels run on the pool
+  const std::shared_ptr<Cuda>& shared_cuda() const { return cuda_; }
+
+  // Host scratch of at least `bytes`, 64-byte aligned, uninitialised. `slot` keeps independent uses
   // apart (a kernel's packed activations, a worker's panel); a slot's memory is valid until the
   // next scratch() of that slot. Growing fails only when the system is out of memory, and then
   // ends in std::bad_alloc, which api/ turns into an Error.
@@ -30,6 +39,7 @@ class Stream {
 
  private:
   ThreadPool pool_;
+  std::shared_ptr<Cuda> cuda_;
   tensor::Buffer scratch_[kSlots];
 };
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "kernels/norm/norm.h"
 
@@ -14,8 +16,12 @@ kernels::KvShape kv_shape(const DecoderSpec& spec, const CacheFormat& format) {
   return {spec.kv_heads, spec.head_dim, spec.head_dim, format.type, format.token_scales};
 }
 
-void tell(const Listener& listener, const Linear& linear, const float* y, int64_t m) {
-  if (listener) listener(linear.name, y, m, linear.n());
+void tell(device::Stream& stream, const Listener& listener, const Linear& linear, const float* y,
+          int64_t m) {
+  if (!listener) return;
+  std::vector<float> copy(static_cast<size_t>(m * linear.n()));
+  if (!device::copy_to_host(stream, copy.data(), y, copy.size() * sizeof(float))) return;
+  listener(linear.name, copy.data(), m, linear.n());
 }
 
 }  // namespace
@@ -38,8 +44,8 @@ int64_t DecoderCache::bytes_for(const DecoderSpec& spec, const CacheFormat& form
   return spec.layers * kernels::KvCache::bytes_for(kv_shape(spec, format), tokens);
 }
 
-Result<void> DecoderCache::reserve(int64_t tokens) {
-  for (kernels::KvCache& cache : layers_) NIBBLE_TRY(cache.reserve(tokens));
+Result<void> DecoderCache::reserve(device::Stream& stream, int64_t tokens) {
+  for (kernels::KvCache& cache : layers_) NIBBLE_TRY(cache.reserve(stream, tokens));
   return {};
 }
 
@@ -60,7 +66,7 @@ Runner::Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
                std::optional<kernels::Rope> window_rope)
     : decoder_(&decoder), ops_(ops), rope_(std::move(rope)), window_rope_(std::move(window_rope)) {}
 
-Result<void> Runner::reserve(int64_t m) {
+Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
   if (m <= capacity_) return {};
   const DecoderSpec& s = decoder_->spec;
   const int64_t q_width = s.heads * s.head_dim;
@@ -84,7 +90,10 @@ Result<void> Runner::reserve(int64_t m) {
   const auto rounded = [m](int64_t width) { return (m * width + kAlign - 1) / kAlign * kAlign; };
   int64_t total = 0;
   for (const auto& [pointer, width] : buffers) total += rounded(width);
-  NIBBLE_ASSIGN(memory_, tensor::Buffer::allocate(static_cast<size_t>(total) * sizeof(float)));
+  capacity_ = 0;
+  memory_ = {};  // before the new one is taken: both at once would be the peak
+  NIBBLE_ASSIGN(memory_,
+                device::Memory::allocate(stream, static_cast<size_t>(total) * sizeof(float)));
   auto* next = reinterpret_cast<float*>(memory_.data());
   for (const auto& [pointer, width] : buffers) {
     *pointer = next;
@@ -100,11 +109,10 @@ Result<const float*> Runner::forward(device::Stream& stream, std::span<const int
   const DecoderSpec& s = decoder_->spec;
   const auto m = static_cast<int64_t>(tokens.size());
   const int64_t position = cache.length();
-  NIBBLE_TRY(reserve(m));
-  NIBBLE_TRY(embed_tokens(tokens, position));
-  NIBBLE_TRY(cache.reserve(position + m));
-  if (s.rotary) rope_.fill(position, m, length, &rope_rows_);
-  if (window_rope_) window_rope_->fill(position, m, length, &window_rope_rows_);
+  NIBBLE_TRY(reserve(stream, m));
+  NIBBLE_TRY(embed_tokens(stream, tokens, position));
+  NIBBLE_TRY(cache.reserve(stream, position + m));
+  NIBBLE_TRY(place_rope(stream, position, m, length));
 
   pending_ = false;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
@@ -128,12 +136,26 @@ Result<const float*> Runner::forward(device::Stream& stream, std::span<const int
   return block_input(stream, decoder_->final_norm, m);
 }
 
+Result<void> Runner::place_rope(device::Stream& stream, int64_t position, int64_t m,
+                                int64_t length) {
+  if (decoder_->spec.rotary) {
+    rope_.fill(position, m, length, &rope_rows_);
+    NIBBLE_TRY(kernels::place(stream, &rope_rows_));
+  }
+  if (window_rope_) {
+    window_rope_->fill(position, m, length, &window_rope_rows_);
+    NIBBLE_TRY(kernels::place(stream, &window_rope_rows_));
+  }
+  return {};
+}
+
 // x_ = the tokens' embeddings.
-Result<void> Runner::embed_tokens(std::span<const int32_t> tokens, int64_t position) {
+Result<void> Runner::embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
+                                  int64_t position) {
   const DecoderSpec& s = decoder_->spec;
   const auto m = static_cast<int64_t>(tokens.size());
-  embed(decoder_->embedding.weight, tokens, x_);
-  if (s.embedding_scale != 1) kernels::scale_by(ops_, s.embedding_scale, x_, m * s.hidden);
+  kernels::look_up(stream, decoder_->embedding.weight, tokens, x_);
+  if (s.embedding_scale != 1) kernels::scale_by(stream, ops_, s.embedding_scale, x_, m * s.hidden);
   if (!s.has(Part::kPositions)) return {};
   const int64_t rows = decoder_->positions.n() - s.first_position;
   if (position + m > rows) {
@@ -142,10 +164,10 @@ Result<void> Runner::embed_tokens(std::span<const int32_t> tokens, int64_t posit
                             "for; a shorter context (--ctx {}) is needed",
                             position + m, rows, rows));
   }
-  for (int64_t i = 0; i < m; ++i) {
-    kernels::unpack_row(decoder_->positions.weight, s.first_position + position + i, normed_);
-    ops_.activation->add_to(normed_, s.hidden, x_ + i * s.hidden);
-  }
+  std::vector<int32_t> ids(tokens.size());
+  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(s.first_position + position));
+  kernels::look_up(stream, decoder_->positions.weight, ids, normed_);
+  kernels::add_to(stream, ops_, normed_, s.hidden, x_, s.hidden, m, s.hidden);
   return {};
 }
 
@@ -154,7 +176,7 @@ const float* Runner::block_input(device::Stream& stream, const Norm& norm, int64
   const DecoderSpec& s = decoder_->spec;
   const bool add = std::exchange(pending_, false);
   if (add && s.residual_scale != 1) {
-    kernels::scale_by(ops_, s.residual_scale, delta_, m * s.hidden);
+    kernels::scale_by(stream, ops_, s.residual_scale, delta_, m * s.hidden);
   }
   if (add && s.norm == NormKind::kRms && !norm.weight.empty()) {
     const kernels::RmsNorm rms{norm.weight.data(), s.hidden, s.norm_eps};
@@ -175,7 +197,7 @@ void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x,
     const kernels::RmsNorm rms{norm.weight.data(), width, s.norm_eps};
     kernels::rms_norm(stream, ops_, rms, x, width, y, width, m);
   } else {
-    const float* bias = norm.bias.empty() ? nullptr : norm.bias.data();
+    const float* bias = norm.bias.data();  // null when there is none
     const kernels::LayerNorm layer{norm.weight.data(), bias, width, s.norm_eps};
     kernels::layer_norm(stream, ops_, layer, x, width, y, width, m);
   }
@@ -190,29 +212,23 @@ void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const fl
   if (!s.has(Part::kQkv)) {
     const LinearOutput qkv[] = {{&w.q, q_, q_width}, {&w.k, k_, kv_width}, {&w.v, v_, kv_width}};
     apply(stream, qkv, x, s.hidden, m);
-    tell(listener, w.q, q_, m);
-    tell(listener, w.k, k_, m);
-    tell(listener, w.v, v_, m);
+    tell(stream, listener, w.q, q_, m);
+    tell(stream, listener, w.k, k_, m);
+    tell(stream, listener, w.v, v_, m);
     return;
   }
   const int64_t width = q_width + 2 * kv_width;
   const LinearOutput qkv[] = {{&w.qkv, qkv_, width}};
   apply(stream, qkv, x, s.hidden, m);
-  tell(listener, w.qkv, qkv_, m);
-  // Head by head (kHeads): as many runs of one head each as there are heads.
+  tell(stream, listener, w.qkv, qkv_, m);
+  // Head by head (kHeads): a row is as many runs of one head each as there are heads.
   const int64_t runs = s.qkv_order == QkvOrder::kHeads ? s.heads : 1;
-  const std::pair<float*, int64_t> targets[] = {{q_, q_width}, {k_, kv_width}, {v_, kv_width}};
-  stream.pool().parallel_for(m, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float* from = qkv_ + i * width;
-      for (int64_t run = 0; run < runs; ++run) {
-        for (const auto& [to, row] : targets) {
-          std::copy_n(from, row / runs, to + i * row + run * (row / runs));
-          from += row / runs;
-        }
-      }
-    }
-  });
+  const float* from = qkv_;
+  for (const auto& [to, row] : {std::pair{q_, q_width}, {k_, kv_width}, {v_, kv_width}}) {
+    const int64_t part = row / runs;
+    kernels::copy_to(stream, from, width / runs, to, part, m * runs, part);
+    from += part;
+  }
 }
 
 void Runner::attention_block(device::Stream& stream, int64_t layer, const float* x,
@@ -244,7 +260,7 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, const float*
 
   const LinearOutput o[] = {{&w.o, out, s.hidden}};
   apply(stream, o, mixed_, q_width, m);
-  tell(listener, w.o, out, m);
+  tell(stream, listener, w.o, out, m);
   if (s.has(Part::kPostAttentionNorm)) {
     normalize(stream, w.post_attention_norm, out, out, m, s.hidden);
   }
@@ -260,35 +276,42 @@ void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x, in
     inner_stride = 2 * s.ffn;
     const LinearOutput gate_up[] = {{&w.gate_up, gate_, inner_stride}};
     apply(stream, gate_up, x, s.hidden, m);
-    tell(listener, w.gate_up, gate_, m);
+    tell(stream, listener, w.gate_up, gate_, m);
     kernels::activate_gated(stream, ops_, s.activation, gate_, inner_stride, gate_ + s.ffn,
                             inner_stride, gate_, inner_stride, m, s.ffn);
   } else if (s.has(Part::kGate)) {
     const LinearOutput gate_up[] = {{&w.gate, gate_, s.ffn}, {&w.up, up_, s.ffn}};
     apply(stream, gate_up, x, s.hidden, m);
-    tell(listener, w.gate, gate_, m);
-    tell(listener, w.up, up_, m);
+    tell(stream, listener, w.gate, gate_, m);
+    tell(stream, listener, w.up, up_, m);
     kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m,
                             s.ffn);
   } else {
     inner = up_;
     const LinearOutput up[] = {{&w.up, up_, s.ffn}};
     apply(stream, up, x, s.hidden, m);
-    tell(listener, w.up, up_, m);
+    tell(stream, listener, w.up, up_, m);
     kernels::activate(stream, ops_, s.activation, up_, s.ffn, up_, s.ffn, m, s.ffn);
   }
   const LinearOutput down[] = {{&w.down, out, s.hidden}};
   apply(stream, down, inner, inner_stride, m);
-  tell(listener, w.down, out, m);
+  tell(stream, listener, w.down, out, m);
   if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m, s.hidden);
 }
 
-void Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
+Result<void> Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
   const DecoderSpec& s = decoder_->spec;
-  const LinearOutput head[] = {{&decoder_->head(), out, s.vocab}};
+  const size_t bytes = static_cast<size_t>(m * s.vocab) * sizeof(float);
+  const bool on_host = stream.cuda() == nullptr;
+  if (!on_host && logits_.size() < bytes) {
+    NIBBLE_ASSIGN(logits_, device::Memory::allocate(stream, bytes));
+  }
+  float* y = on_host ? out : reinterpret_cast<float*>(logits_.data());
+  const LinearOutput head[] = {{&decoder_->head(), y, s.vocab}};
   apply(stream, head, hidden, s.hidden, m);
-  if (s.logit_scale != 1) kernels::scale_by(ops_, s.logit_scale, out, m * s.vocab);
-  if (s.logit_soft_cap > 0) kernels::soft_cap(ops_, s.logit_soft_cap, out, m * s.vocab);
+  if (s.logit_scale != 1) kernels::scale_by(stream, ops_, s.logit_scale, y, m * s.vocab);
+  if (s.logit_soft_cap > 0) kernels::soft_cap(stream, ops_, s.logit_soft_cap, y, m * s.vocab);
+  return on_host ? Result<void>() : device::copy_to_host(stream, out, y, bytes);
 }
 
 }  // namespace nibble::layers

@@ -135,8 +135,8 @@ std::vector<DeclaredNorm> declared_norms(const DecoderSpec& spec);
 
 // One norm's weights; empty when the model has none at this place.
 struct Norm {
-  std::vector<float> weight;  // ones already added (norm_adds_one)
-  std::vector<float> bias;    // empty without norm_bias
+  device::Floats weight;  // ones already added (norm_adds_one)
+  device::Floats bias;    // empty without norm_bias
 };
 
 // One block's weights; parts that the spec has no name for are empty.
@@ -176,7 +176,8 @@ struct Decoder {
 };
 
 // What a forward pass tells a listener, layer by layer: the module's name and its output
-// (m, n), contiguous. For `compare`, and to find the first output that is not finite.
+// (m, n), contiguous, in the host's memory. For `compare`, and to find the first output that is not
+// finite.
 using Listener = std::function<void(std::string_view module, const float* y, int64_t m, int64_t n)>;
 
 // The keys and values of a sequence: one cache for each layer.
@@ -190,7 +191,7 @@ class DecoderCache {
 
   int64_t length() const { return layers_.front().size(); }
   int64_t capacity() const { return capacity_; }
-  Result<void> reserve(int64_t tokens);  // room for this many in all
+  Result<void> reserve(device::Stream& stream, int64_t tokens);  // room for this many in all
   void truncate(int64_t tokens);
   kernels::KvCache& layer(int64_t i) { return layers_[static_cast<size_t>(i)]; }
 
@@ -199,26 +200,31 @@ class DecoderCache {
   std::vector<kernels::KvCache> layers_;
 };
 
-// Runs a Decoder. Owns the activations of one step; reuse it from step to step.
+// Runs a Decoder where its weights are: on a CPU or a card, which the stream knows and nothing here
+// asks. Owns the activations of one step; reuse it from step to step.
 class Runner {
  public:
   // `decoder` must outlive the runner.
   static Result<Runner> create(const Decoder& decoder, kernels::Ops ops);
 
   // Tokens at positions [cache.length(), + m), ids in range. Appends their keys and values to the
-  // cache and returns the final hidden states (m, hidden), valid until the next call. `length` is
-  // the length of the whole sequence this batch is part of (see kernels::Rope::frequencies).
+  // cache and returns the final hidden states (m, hidden), the stream's, valid until the next call.
+  // `length` is the length of the whole sequence this batch is part of (see
+  // kernels::Rope::frequencies).
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
                                int64_t length, DecoderCache& cache, const Listener& listener = {});
 
-  // logits (m, vocab) of hidden states (m, hidden).
-  void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
+  // logits (m, vocab) of hidden states (m, hidden), to the host's memory. The error is what went
+  // wrong on a card until now.
+  Result<void> logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
 
  private:
   Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
          std::optional<kernels::Rope> window_rope);
-  Result<void> reserve(int64_t m);
-  Result<void> embed_tokens(std::span<const int32_t> tokens, int64_t position);
+  Result<void> reserve(device::Stream& stream, int64_t m);
+  Result<void> embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
+                            int64_t position);
+  Result<void> place_rope(device::Stream& stream, int64_t position, int64_t m, int64_t length);
   const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
                  int64_t width);
@@ -236,7 +242,7 @@ class Runner {
   kernels::RopeRows rope_rows_;
   kernels::RopeRows window_rope_rows_;
   int64_t capacity_ = 0;     // rows the buffers below hold
-  tensor::Buffer memory_;    // one allocation, cut into the following, each (capacity, ...)
+  device::Memory memory_;    // one allocation, cut into the following, each (capacity, ...)
   float* x_ = nullptr;       // hidden: the residual stream
   float* normed_ = nullptr;  // hidden
   float* delta_ = nullptr;   // hidden: what the last block adds; `pending_` until it was added
@@ -249,6 +255,7 @@ class Runner {
   float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
   float* up_ = nullptr;      // ffn
   bool pending_ = false;
+  device::Memory logits_;  // (rows, vocab) on a card
 };
 
 }  // namespace nibble::layers

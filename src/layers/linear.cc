@@ -1,6 +1,7 @@
 #include "layers/linear.h"
 
 #include "base/check.h"
+#include "kernels/activation/activation.h"
 
 namespace nibble::layers {
 
@@ -14,19 +15,9 @@ void apply(device::Stream& stream, std::span<const LinearOutput> outputs, const 
   }
   kernels::matmul(stream, {targets, outputs.size()}, x, ldx, m);
   for (const LinearOutput& out : outputs) {
-    const std::vector<float>& bias = out.linear->bias;
+    const device::Floats& bias = out.linear->bias;
     if (bias.empty()) continue;
-    for (int64_t row = 0; row < m; ++row) {
-      float* y = out.y + row * out.ldy;
-      for (size_t n = 0; n < bias.size(); ++n) y[n] += bias[n];
-    }
-  }
-}
-
-void embed(const kernels::PackedWeight& table, std::span<const int32_t> tokens, float* out) {
-  for (int32_t token : tokens) {
-    kernels::unpack_row(table, token, out);
-    out += table.problem.k;
+    kernels::add_row_to(stream, bias.data(), out.y, out.ldy, m, out.linear->n());
   }
 }
 

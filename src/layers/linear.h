@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "device/memory.h"
 #include "device/stream.h"
 #include "kernels/matmul/matmul.h"
 
@@ -14,7 +14,7 @@ namespace nibble::layers {
 struct Linear {
   std::string name;  // the module's name in the checkpoint
   kernels::PackedWeight weight;
-  std::vector<float> bias;  // (N) or empty
+  device::Floats bias;  // (N) or empty
 
   int64_t n() const { return weight.problem.n; }
   int64_t k() const { return weight.problem.k; }
@@ -30,8 +30,5 @@ struct LinearOutput {
 // own formats and scales and still share one parallel loop.
 void apply(device::Stream& stream, std::span<const LinearOutput> outputs, const float* x,
            int64_t ldx, int64_t m);
-
-// Rows of an embedding table: out[i] = W[tokens[i]], (tokens, K). Ids are in range.
-void embed(const kernels::PackedWeight& table, std::span<const int32_t> tokens, float* out);
 
 }  // namespace nibble::layers

@@ -47,7 +47,7 @@ std::vector<float> to_floats(const tensor::TensorView& view) {
 
 struct Loaded {
   kernels::PackedWeight weight;
-  std::vector<float> bias;
+  device::Floats bias;
 };
 
 Result<Loaded> dummy_module(const PlannedModule& module, device::Stream& stream, uint64_t seed) {
@@ -55,7 +55,10 @@ Result<Loaded> dummy_module(const PlannedModule& module, device::Stream& stream,
   NIBBLE_ASSIGN(tensor::QuantizedWeight weight, dummy_weight(p.weight, p.n, p.k, seed));
   Loaded out;
   NIBBLE_ASSIGN(out.weight, kernels::pack(weight, module.choice, stream));
-  if (module.declared.bias) out.bias.assign(static_cast<size_t>(p.n), 0.0f);
+  if (module.declared.bias) {
+    const std::vector<float> zeros(static_cast<size_t>(p.n), 0.0f);
+    NIBBLE_ASSIGN(out.bias, device::Floats::place(stream, zeros));
+  }
   return out;
 }
 
@@ -70,13 +73,14 @@ Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module,
   }
   for (const PlannedTensor& t : module.tensors) {
     if (t.spec.slot != quant::Slot::kBias) continue;
-    NIBBLE_ASSIGN(out.bias, read_floats(checkpoint, *t.info));
+    NIBBLE_ASSIGN(const std::vector<float> bias, read_floats(checkpoint, *t.info));
+    NIBBLE_ASSIGN(out.bias, device::Floats::place(stream, bias));
   }
   drop(checkpoint, module);
   return out;
 }
 
-std::vector<float>& vector_of(Decoder& decoder, const PlannedVector& v) {
+device::Floats& vector_of(Decoder& decoder, const PlannedVector& v) {
   layers::Norm& norm = v.part == Part::kFinalNorm
                            ? decoder.final_norm
                            : decoder.layers[static_cast<size_t>(v.layer)].norm(v.part);
@@ -171,12 +175,14 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
     }
   }
   for (const PlannedVector& v : plan.vectors) {
+    std::vector<float> values;
     if (options.dummy) {
       const auto size = static_cast<size_t>(tensor::element_count(v.info->shape).value_or(0));
-      vector_of(decoder, v).assign(size, v.bias ? 0.0f : 1.0f);
-      continue;
+      values.assign(size, v.bias ? 0.0f : 1.0f);
+    } else {
+      NIBBLE_ASSIGN(values, load_vector(checkpoint, plan.spec, v));
     }
-    NIBBLE_ASSIGN(vector_of(decoder, v), load_vector(checkpoint, plan.spec, v));
+    NIBBLE_ASSIGN(vector_of(decoder, v), device::Floats::place(stream, values));
   }
   decoder.cache = plan.cache.format;
   if (!options.dummy) {

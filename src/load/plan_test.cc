@@ -110,7 +110,9 @@ TEST(plan, norms_may_be_stored_as_f64) {
   ASSERT_TRUE(decoder) << decoder.error().message;
   double expected;
   std::memset(&expected, 0x3c, sizeof expected);
-  EXPECT_EQ(decoder->final_norm.weight, std::vector<float>(8, static_cast<float>(expected)));
+  const device::Floats& weight = decoder->final_norm.weight;
+  EXPECT_EQ(std::vector<float>(weight.data(), weight.data() + weight.size()),
+            std::vector<float>(8, static_cast<float>(expected)));
 }
 
 TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {

@@ -242,6 +242,7 @@ Result<std::vector<CompareRow>> compare(const Model&, const Model&, std::span<co
 MachineReport measure_machine(int threads) {
   return {"a fake CPU", threads == 0 ? 2 : threads, 20.5, {{"f32", 100}, {"s8", 400}}};
 }
+MachineReport measure_machine(const Model&) { return measure_machine(0); }
 Result<std::vector<BenchRow>> bench(const Model&, const BenchOptions& options,
                                     const MachineReport& machine) {
   std::vector<BenchRow> rows;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "device/cuda.h"
+#include "kernels/cuda/abi.h"
+
 namespace nibble::kernels {
 namespace {
 
@@ -46,6 +49,10 @@ const char* name(Activation f) {
 
 void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
               float* y, int64_t ldy, int64_t m, int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), x, ldx, nullptr, 0, y,
+                                    ldy, m, n);
+  }
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
     ops.activation->activate(f, x + i * ldx + begin, end - begin, y + i * ldy + begin);
   });
@@ -54,6 +61,10 @@ void activate(device::Stream& stream, const Ops& ops, Activation f, const float*
 void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
                     int64_t ldg, const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m,
                     int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), gate, ldg, up, ldu, y,
+                                    ldy, m, n);
+  }
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
     ops.activation->activate_gated(f, gate + i * ldg + begin, up + i * ldu + begin, end - begin,
                                    y + i * ldy + begin);
@@ -62,16 +73,45 @@ void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const 
 
 void add_to(device::Stream& stream, const Ops& ops, const float* x, int64_t ldx, float* y,
             int64_t ldy, int64_t m, int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().add_to(cuda->context(), x, ldx, y, ldy, m, n);
+  }
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
     ops.activation->add_to(x + i * ldx + begin, end - begin, y + i * ldy + begin);
   });
 }
 
-void scale_by(const Ops& ops, float factor, float* y, int64_t n) {
+void add_row_to(device::Stream& stream, const float* row, float* y, int64_t ldy, int64_t m,
+                int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().add_to(cuda->context(), row, 0, y, ldy, m, n);
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) y[i * ldy + j] += row[j];
+  }
+}
+
+void copy_to(device::Stream& stream, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
+             int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().copy(cuda->context(), x, ldx, y, ldy, m, n);
+  }
+  for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
+    std::copy(x + i * ldx + begin, x + i * ldx + end, y + i * ldy + begin);
+  });
+}
+
+void scale_by(device::Stream& stream, const Ops& ops, float factor, float* y, int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().scale_by(cuda->context(), factor, y, n);
+  }
   ops.activation->scale_by(factor, n, y);
 }
 
-void soft_cap(const Ops& ops, float cap, float* y, int64_t n) {
+void soft_cap(device::Stream& stream, const Ops& ops, float cap, float* y, int64_t n) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    return cuda->kernels().soft_cap(cuda->context(), cap, y, n);
+  }
   ops.activation->soft_cap(cap, n, y);
 }
 

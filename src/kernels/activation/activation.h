@@ -37,11 +37,19 @@ void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const 
 void add_to(device::Stream& stream, const Ops& ops, const float* x, int64_t ldx, float* y,
             int64_t ldy, int64_t m, int64_t n);
 
+// y += row, (n), over (m, n): the bias of a linear layer.
+void add_row_to(device::Stream& stream, const float* row, float* y, int64_t ldy, int64_t m,
+                int64_t n);
+
+// y = x over (m, n), which do not overlap: the parts of a fused projection.
+void copy_to(device::Stream& stream, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
+             int64_t n);
+
 // y *= factor over n elements: Gemma's embeddings, Granite's residuals and logits.
-void scale_by(const Ops& ops, float factor, float* y, int64_t n);
+void scale_by(device::Stream& stream, const Ops& ops, float factor, float* y, int64_t n);
 
 // y = cap tanh(y / cap) over n elements: Gemma 2's final logits. Absolute error 3e-7 cap.
-void soft_cap(const Ops& ops, float cap, float* y, int64_t n);
+void soft_cap(device::Stream& stream, const Ops& ops, float cap, float* y, int64_t n);
 
 // The functions of one ISA, over one row.
 struct ActivationOps {

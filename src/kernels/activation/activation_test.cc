@@ -126,7 +126,7 @@ TEST_P(activation, sums_and_scalings_are_the_correctly_rounded_ones) {
     const auto before = y;
     add_to(stream_, ops_, x.data(), n, y.data(), n, 1, n);
     for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], before[i] + x[i]);
-    scale_by(ops_, 0.3f, y.data(), n);
+    scale_by(stream_, ops_, 0.3f, y.data(), n);
     for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], (before[i] + x[i]) * 0.3f);
   }
 }
@@ -136,7 +136,7 @@ TEST_P(activation, soft_cap_keeps_the_stated_error) {
   for (int i = -3000; i <= 3000; ++i) x.push_back(static_cast<float>(i) / 7);
   x.push_back(1e30f);
   std::vector<float> y = x;
-  soft_cap(ops_, 30, y.data(), static_cast<int64_t>(y.size()));
+  soft_cap(stream_, ops_, 30, y.data(), static_cast<int64_t>(y.size()));
   for (size_t i = 0; i < x.size(); ++i) {
     ASSERT_NEAR(y[i], 30 * std::tanh(static_cast<double>(x[i]) / 30), 3e-7 * 30) << x[i];
   }

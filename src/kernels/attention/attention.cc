@@ -4,7 +4,9 @@
 #include <limits>
 
 #include "base/check.h"
+#include "device/cuda.h"
 #include "kernels/attention/attention_ops.h"
+#include "kernels/cuda/abi.h"
 #include "kernels/scratch.h"
 
 namespace nibble::kernels {
@@ -184,6 +186,12 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
   const KvShape& shape = cache.shape();
   NIBBLE_CHECK(config.heads > 0 && config.heads % shape.heads == 0);
   NIBBLE_CHECK(position >= 0 && position + m <= cache.size());
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    const CudaAttention call = {config.heads, config.scale, config.soft_cap, config.window,
+                                config.sinks};
+    const CudaKv kv = cuda_kv(cache);
+    return cuda->kernels().attention(cuda->context(), &call, &kv, q, ldq, position, m, out, ldo);
+  }
   if (cache.has_not_finite()) {
     for (int64_t i = 0; i < m; ++i) {
       std::fill_n(out + i * ldo, config.heads * shape.value_dim,

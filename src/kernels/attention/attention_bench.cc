@@ -13,7 +13,7 @@ void run(benchmark::State& state, int64_t heads, int64_t kv_heads, int64_t dim, 
   const Ops ops = ops_for(static_cast<device::Isa>(state.range(0)));
   device::Stream stream(1);
   auto cache = KvCache::create({kv_heads, dim, dim, type, type == KvType::kS8});
-  if (!cache || !cache->reserve(context)) return state.SkipWithError("no memory");
+  if (!cache || !cache->reserve(stream, context)) return state.SkipWithError("no memory");
   const auto kv = bench_floats(context * kv_heads * dim);
   cache->append(stream, ops, kv.data(), kv_heads * dim, kv.data(), kv_heads * dim, context);
   const auto q = bench_floats(m * heads * dim);

@@ -31,7 +31,7 @@ KvCache filled(device::Stream& stream, const Ops& ops, const KvShape& shape, int
   constexpr uint32_t seed = 20;
   auto cache = KvCache::create(shape, scales);
   EXPECT_TRUE(cache);
-  EXPECT_TRUE(cache->reserve(tokens));
+  EXPECT_TRUE(cache->reserve(stream, tokens));
   const auto k = normal_floats(static_cast<size_t>(tokens * shape.heads * shape.key_dim), seed);
   const auto v =
       normal_floats(static_cast<size_t>(tokens * shape.heads * shape.value_dim), seed + 1);
@@ -204,7 +204,7 @@ TEST_P(attention_test, eight_bit_codes_are_those_of_the_formula) {
       const float zero = type == KvType::kS8 ? 5.0f : 0.0f;
       auto cache = KvCache::create({1, dim, dim, type}, {{scale}, {scale}, {zero}, {zero}});
       ASSERT_TRUE(cache);
-      ASSERT_TRUE(cache->reserve(1));
+      ASSERT_TRUE(cache->reserve(stream_, 1));
       cache->append(stream_, ops_, x.data(), dim, x.data(), dim, 1);
       std::vector<float> key(x.size()), value(x.size());
       cache->key(0, 0, key.data());
@@ -220,7 +220,7 @@ TEST_P(attention_test, eight_bit_codes_are_those_of_the_formula) {
 TEST_P(attention_test, a_scale_of_its_own_bounds_each_tokens_error) {
   auto cache = KvCache::create({1, 4, 4, KvType::kS8, true});
   ASSERT_TRUE(cache);
-  ASSERT_TRUE(cache->reserve(3));
+  ASSERT_TRUE(cache->reserve(stream_, 3));
   const float x[12] = {1000, -3, 200, 0, 1e-3f, 2e-3f, -5e-4f, 0, 0, 0, 0, 0};
   cache->append(stream_, ops_, x, 4, x, 4, 3);
   float out[4];
@@ -240,7 +240,7 @@ TEST_P(attention_test, eight_bit_caches_remember_what_they_cannot_hold) {
       KvCache cache = filled(stream_, ops_, shape, 20);
       std::vector<float> k(16, 1.0f), v(16, 1.0f);
       v[7] = bad;
-      ASSERT_TRUE(cache.reserve(22));
+      ASSERT_TRUE(cache.reserve(stream_, 22));
       cache.append(stream_, ops_, k.data(), 16, k.data(), 16, 1);
       EXPECT_FALSE(cache.has_not_finite());
       cache.append(stream_, ops_, k.data(), 16, v.data(), 16, 1);
@@ -328,7 +328,7 @@ TEST_P(attention_test, the_cache_holds_what_was_appended_rounded_to_its_type) {
       for (const Ops& ops : {ops_, reference}) {
         auto cache = KvCache::create(shape);
         ASSERT_TRUE(cache);
-        ASSERT_TRUE(cache->reserve(tokens));
+        ASSERT_TRUE(cache->reserve(stream_, tokens));
         // In two pieces.
         cache->append(stream_, ops, k.data(), 2 * dim, v.data(), 2 * (dim + 1), 100);
         cache->append(stream_, ops, k.data() + 100 * 2 * dim, 2 * dim,
@@ -359,7 +359,7 @@ TEST_P(attention_test, forgotten_tokens_do_no_harm_even_if_they_were_not_finite)
   const Case c = make(2, 1, 16, 16, KvType::kF16, 37, 1);
   KvCache cache = filled(stream_, ops_, c.shape, c.context);
   const std::vector<float> nan(16 * 10, std::numeric_limits<float>::quiet_NaN());
-  ASSERT_TRUE(cache.reserve(47));
+  ASSERT_TRUE(cache.reserve(stream_, 47));
   cache.append(stream_, ops_, nan.data(), 16, nan.data(), 16, 10);
   cache.truncate(37);
   const auto q = normal_floats(32 * 20, 26);
@@ -397,15 +397,16 @@ TEST_P(attention_test, a_window_does_not_need_the_pages_it_has_passed) {
 }
 
 TEST(kv_cache, memory_grows_with_use) {
+  device::Stream stream(1);
   const KvShape shape = {3, 64, 64, KvType::kF16};
   auto cache = KvCache::create(shape);
   ASSERT_TRUE(cache);
   EXPECT_EQ(cache->bytes(), 0);
-  ASSERT_TRUE(cache->reserve(1));
+  ASSERT_TRUE(cache->reserve(stream, 1));
   EXPECT_EQ(cache->bytes(), 3 * 256 * 128 * 2);
-  ASSERT_TRUE(cache->reserve(256));
+  ASSERT_TRUE(cache->reserve(stream, 256));
   EXPECT_EQ(cache->bytes(), KvCache::bytes_for(shape, 256));
-  ASSERT_TRUE(cache->reserve(257));
+  ASSERT_TRUE(cache->reserve(stream, 257));
   EXPECT_EQ(cache->bytes(), KvCache::bytes_for(shape, 512));
 }
 
@@ -427,7 +428,7 @@ TEST(attention_reference_test, one_key_gives_its_value_and_equal_keys_the_mean) 
   const Ops ops = ops_for(device::Isa::kReference);
   auto cache = KvCache::create({1, 2, 2, KvType::kF32});
   ASSERT_TRUE(cache);
-  ASSERT_TRUE(cache->reserve(3));
+  ASSERT_TRUE(cache->reserve(stream, 3));
   const float k[6] = {1, 0, 1, 0, 1, 0};
   const float v[6] = {1, 2, 3, 4, 8, 9};
   cache->append(stream, ops, k, 2, v, 2, 3);

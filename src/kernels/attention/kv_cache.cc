@@ -10,7 +10,9 @@
 
 #include "base/check.h"
 #include "base/number.h"
+#include "device/cuda.h"
 #include "kernels/attention/attention_ops.h"
+#include "kernels/cuda/abi.h"
 
 namespace nibble::kernels {
 namespace {
@@ -127,16 +129,30 @@ int64_t KvCache::bytes_for(const KvShape& shape, int64_t tokens) {
   return pages_for(tokens) * page_bytes(shape);
 }
 
-Result<void> KvCache::reserve(int64_t tokens) {
+Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
   const size_t wanted = static_cast<size_t>(pages_for(tokens));
+  if (buffers_.size() >= wanted) return {};
+  const bool on_host = stream.cuda() == nullptr;
+  if (!on_host && (shape_.key_dim > kMostCudaDim || shape_.value_dim > kMostCudaDim)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("heads with keys of {} and values of {} numbers: on a card attention "
+                            "has no kernel for more than {}",
+                            shape_.key_dim, shape_.value_dim, kMostCudaDim));
+  }
   while (buffers_.size() < wanted) {
-    NIBBLE_ASSIGN(auto buffer, tensor::Buffer::allocate(static_cast<size_t>(page_bytes(shape_))));
-    // A block's keys are read whole before the missing tokens are masked: they must be numbers.
-    for (int64_t h = 0; h < shape_.heads; ++h) {
+    NIBBLE_ASSIGN(auto buffer,
+                  device::Memory::allocate(stream, static_cast<size_t>(page_bytes(shape_))));
+    // A block's keys are read whole before the missing tokens are masked: they must be numbers. A
+    // card's kernels read single keys.
+    for (int64_t h = 0; on_host && h < shape_.heads; ++h) {
       std::memset(buffer.data() + key_offset(h), 0, static_cast<size_t>(key_bytes_));
     }
     page_data_.push_back(buffer.data());
     buffers_.push_back(std::move(buffer));
+  }
+  if (!on_host) {
+    NIBBLE_ASSIGN(placed_pages_, device::Memory::copy_of(stream, page_data_.data(),
+                                                         page_data_.size() * sizeof(std::byte*)));
   }
   return {};
 }
@@ -179,6 +195,12 @@ bool KvCache::store_token(const Ops& ops, int64_t token, const float* k, const f
 void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk,
                      const float* v, int64_t ldv, int64_t m) {
   NIBBLE_CHECK(pages_for(size_ + m) <= static_cast<int64_t>(buffers_.size()));
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    const CudaKv kv = cuda_kv(*this);
+    cuda->kernels().append(cuda->context(), &kv, k, ldk, v, ldv, size_, m);
+    size_ += m;
+    return;
+  }
   const int64_t per_token = shape_.heads * (shape_.key_dim + shape_.value_dim);
   const int64_t together = std::max<int64_t>(1, 16384 / per_token);
   const int64_t first = size_;
@@ -195,6 +217,20 @@ void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int
   size_ += m;
 }
 
+CudaKv cuda_kv(const KvCache& cache) {
+  const KvShape& shape = cache.shape();
+  const int64_t key_bytes = cache.value_offset(0);
+  return {shape.heads,
+          shape.key_dim,
+          shape.value_dim,
+          padded_dim(shape.value_dim),
+          static_cast<int32_t>(shape.type),
+          key_bytes,
+          cache.key_offset(1),
+          KvCache::kPageTokens,
+          cache.placed_pages()};
+}
+
 void KvCache::truncate(int64_t tokens) {
   NIBBLE_CHECK(tokens >= 0 && tokens <= size_);
   size_ = tokens;
@@ -204,7 +240,7 @@ void KvCache::truncate(int64_t tokens) {
 void KvCache::drop_before(int64_t token) {
   const int64_t whole = std::min(token, size_) / kPageTokens;
   for (int64_t i = 0; i < whole; ++i) {
-    buffers_[static_cast<size_t>(i)] = tensor::Buffer();
+    buffers_[static_cast<size_t>(i)] = device::Memory();
     page_data_[static_cast<size_t>(i)] = nullptr;
   }
 }

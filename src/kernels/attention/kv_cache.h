@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/memory.h"
 #include "device/stream.h"
 #include "kernels/ops.h"
 #include "nibble/result.h"
-#include "tensor/tensor.h"
 
 namespace nibble::kernels {
 
@@ -52,8 +52,9 @@ class KvCache {
   // What `tokens` tokens take, in bytes; for `fit`.
   static int64_t bytes_for(const KvShape& shape, int64_t tokens);
 
-  // Makes room for `tokens` tokens in all. The error is the system's lack of memory.
-  Result<void> reserve(int64_t tokens);
+  // Makes room for `tokens` tokens in all, where the stream's kernels run. The error is the lack of
+  // memory.
+  Result<void> reserve(device::Stream& stream, int64_t tokens);
 
   // Adds m tokens: k is (m, heads, key_dim), v is (m, heads, value_dim), with the strides of a
   // token in elements. Values beyond the type's range become inf (f16: above 65504), which shows
@@ -76,12 +77,17 @@ class KvCache {
   // over floats.
   bool has_not_finite() const { return first_not_finite_ < size_; }
 
-  // One head's key or value of a token as float32, for the reference and for tests.
+  // One head's key or value of a token as float32, for the reference and for tests; of a cache in
+  // the host's memory.
   void key(int64_t head, int64_t token, float* out) const;
   void value(int64_t head, int64_t token, float* out) const;
 
   // For the kernels: pages, and where a head's part lies within each.
   const std::byte* const* pages() const { return page_data_.data(); }
+  // The same list in a card's memory.
+  const void* const* placed_pages() const {
+    return reinterpret_cast<const void* const*>(placed_pages_.data());
+  }
   int64_t key_offset(int64_t head) const { return head * head_bytes_; }
   int64_t value_offset(int64_t head) const { return head * head_bytes_ + key_bytes_; }
   // Of the keys' scales; the values' follow kPageTokens floats later. -1 without token_scales.
@@ -108,9 +114,15 @@ class KvCache {
   int64_t key_bytes_ = 0;    // of one head in a page
   int64_t scale_bytes_ = 0;  // of one head in a page: of its tokens' scales
   int64_t head_bytes_ = 0;   // all of one head in a page
-  std::vector<tensor::Buffer> buffers_;
+  std::vector<device::Memory> buffers_;
   std::vector<std::byte*> page_data_;
+  device::Memory placed_pages_;
 };
+
+constexpr int64_t kMostCudaDim = 1024;  // of a key or value, on a card
+struct CudaKv;                          // kernels/cuda/abi.h
+// A cache in a card's memory, as its kernels want it.
+CudaKv cuda_kv(const KvCache& cache);
 
 // Value rows are padded to this many elements.
 inline int64_t padded_dim(int64_t dim) { return (dim + 15) / 16 * 16; }

@@ -3,18 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/matmul/cuda_weight.h"
 #include "kernels/matmul/kernel.h"
 
 namespace nibble::kernels {
-namespace {
-
-constexpr Kernel kList[] = {
-#define KERNEL(function, name, file, isa, packing, reads, form, rows, m_min, m_max)  \
-  {name,  device::Isa::isa, Packing::packing, Reads::reads, Form::form, rows, m_min, \
-   m_max, &function},
-#include "kernels/matmul/kernels.inc"
-#undef KERNEL
-};
 
 // Shell-style: * stands for any run of characters, ? for one.
 bool glob_matches(std::string_view glob, std::string_view text) {
@@ -38,6 +30,16 @@ bool glob_matches(std::string_view glob, std::string_view text) {
   }
   return glob.find_first_not_of('*', g) == std::string_view::npos;
 }
+
+namespace {
+
+constexpr Kernel kList[] = {
+#define KERNEL(function, name, file, isa, packing, reads, form, rows, m_min, m_max)  \
+  {name,  device::Isa::isa, Packing::packing, Reads::reads, Form::form, rows, m_min, \
+   m_max, &function},
+#include "kernels/matmul/kernels.inc"
+#undef KERNEL
+};
 
 const char* what(Reads reads) {
   switch (reads) {
@@ -78,6 +80,8 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
   }
   return "";
 }
+
+}  // namespace
 
 // --activation-dtype is about the layers whose weights are quantized.
 tensor::ActivationFormat activation_for(const MatmulProblem& problem, const MatmulPolicy& policy) {
@@ -142,8 +146,6 @@ std::string joined(const std::vector<Refusal>& refusals) {
   return all;
 }
 
-}  // namespace
-
 bool reads(const Kernel& kernel, tensor::Element element) {
   using tensor::Element;
   switch (kernel.reads) {
@@ -166,8 +168,10 @@ const char* kernel_name(const Kernel& kernel) { return kernel.name; }
 
 std::vector<std::string_view> kernel_names(std::string_view glob) {
   std::vector<std::string_view> out;
-  for (const Kernel& kernel : kList) {
-    if (glob_matches(glob, kernel.name)) out.emplace_back(kernel.name);
+  for (const std::span<const Kernel> list : {std::span<const Kernel>(kList), cuda_kernels()}) {
+    for (const Kernel& kernel : list) {
+      if (glob_matches(glob, kernel.name)) out.emplace_back(kernel.name);
+    }
   }
   return out;
 }
@@ -178,6 +182,7 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
     return fail(ErrorCode::kUnsupported,
                 fmt::format("a weight of {} x {} has no elements", problem.n, problem.k));
   }
+  if (hardware.gpu) return choose_for_cuda(problem, *hardware.gpu, policy);
   std::vector<Refusal> refusals;
   std::vector<const Kernel*> fitting;
   for (const Kernel& kernel : kList) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/matmul/cuda_weight.h"
 #include "kernels/matmul/kernel.h"
 #include "kernels/matmul/prepare.h"
 
@@ -16,13 +17,6 @@ namespace {
 constexpr int kPanelSlot = 7;
 constexpr int kPrepareSlot = 8;
 constexpr int kMostPreparations = (device::Stream::kSlots - kPrepareSlot) / kPrepareSlots;
-
-const Kernel& kernel_for(const Choice& choice, int64_t m) {
-  for (const ChoiceRange& range : choice.ranges) {
-    if (m <= range.m_max) return *range.kernel;
-  }
-  NIBBLE_CHECK(false && "ranges cover every M");
-}
 
 int64_t tiles_of(const Layout& l) { return (l.n + kTileRows - 1) / kTileRows; }
 
@@ -107,9 +101,17 @@ void run_batch(device::Stream& stream, std::span<const MatmulTarget> targets, co
 
 }  // namespace
 
+const Kernel& kernel_for(const Choice& choice, int64_t m) {
+  for (const ChoiceRange& range : choice.ranges) {
+    if (m <= range.m_max) return *range.kernel;
+  }
+  NIBBLE_CHECK(false && "ranges cover every M");
+}
+
 void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
             int64_t ldx, int64_t m) {
   if (m == 0) return;
+  if (stream.cuda() != nullptr) return matmul_on_cuda(stream, targets, x, ldx, m);
   for (size_t i = 0; i < targets.size(); i += kMostPreparations) {
     run_batch(stream, targets.subspan(i, std::min<size_t>(kMostPreparations, targets.size() - i)),
               x, ldx, m);

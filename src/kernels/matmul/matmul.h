@@ -70,8 +70,8 @@ const char* kernel_name(const Kernel& kernel);
 // The names that match a glob ("*" is all of them), best first.
 std::vector<std::string_view> kernel_names(std::string_view glob);
 
-// Pure: prints nothing, reads nothing, remembers nothing. The error
-// joins the refusals, each reason once.
+// Pure: prints nothing, reads nothing, remembers nothing. For a machine with a card the kernels are
+// the card's. The error joins the refusals, each reason once.
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy);
 
@@ -79,6 +79,7 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice);
 
 struct Layout;
+struct CudaPacked;  // cuda_weight.h
 
 // A weight as its kernels want it.
 struct PackedWeight {
@@ -91,15 +92,22 @@ struct PackedWeight {
   int64_t input_hadamard = 0;
   float input_scale = 1.0f;
   float input_zero = 0.0f;
+  std::shared_ptr<const CudaPacked> cuda;  // on a card; then the other parts are empty
 };
 
-// Canonical -> packed. A pure function of its arguments; runs on the stream's threads.
+// Canonical -> packed, to where the stream's kernels run. A pure function of its arguments; runs on
+// the stream's threads.
 Result<PackedWeight> pack(const tensor::QuantizedWeight& weight, Choice choice,
                           device::Stream& stream);
 
 // Packed -> row n as f32, in the order of the inputs, exactly as dequantize_row gives it from the
 // canonical form. For tests, embeddings and `nibble weights`.
 void unpack_row(const PackedWeight& weight, int64_t n, float* out);
+
+// Rows of an embedding table: out[i] = W[ids[i]], (ids, K). `out` is the stream's, `ids` the host's
+// and in range.
+void look_up(device::Stream& stream, const PackedWeight& table, std::span<const int32_t> ids,
+             float* out);
 
 // y = x W^T. x is (m, k) with row stride ldx, y (m, n) with row stride ldy, both in elements.
 struct MatmulTarget {

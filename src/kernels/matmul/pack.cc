@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/number.h"
+#include "kernels/matmul/cuda_weight.h"
 #include "kernels/matmul/kernel.h"
 
 namespace nibble::kernels {
@@ -380,6 +381,9 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
+  if (choice.packing == kCudaPacking) {
+    return cuda_layout(problem.n, problem.k, problem.weight).bytes;
+  }
   MatmulProblem held = problem;
   held.activation = choice.activation;
   return make_layout(held, packing_named(choice.packing)).bytes;
@@ -388,6 +392,11 @@ int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
 Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::Stream& stream) {
   PackedWeight out;
   out.problem = {weight.n, weight.k, weight.format, choice.activation};
+  if (stream.cuda() != nullptr) {
+    NIBBLE_ASSIGN(out.cuda, pack_for_cuda(weight, choice, stream));
+    out.choice = std::move(choice);
+    return out;
+  }
   out.layout = std::make_shared<Layout>(make_layout(out.problem, packing_named(choice.packing)));
   const Layout& l = *out.layout;
   out.choice = std::move(choice);
@@ -431,7 +440,23 @@ void unpack_row_as_stored(const PackedWeight& weight, const Layout& l, int64_t n
   }
 }
 
+void look_up(device::Stream& stream, const PackedWeight& table, std::span<const int32_t> ids,
+             float* out) {
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    constexpr int kIdsSlot = 8;
+    auto* placed = reinterpret_cast<int32_t*>(cuda->scratch(kIdsSlot, ids.size_bytes()));
+    cuda->to_device(placed, ids.data(), ids.size_bytes());
+    return cuda->kernels().look_up(cuda->context(), &table.cuda->weight, placed,
+                                   static_cast<int64_t>(ids.size()), out);
+  }
+  for (const int32_t id : ids) {
+    unpack_row(table, id, out);
+    out += table.problem.k;
+  }
+}
+
 void unpack_row(const PackedWeight& weight, int64_t n, float* out) {
+  if (weight.cuda != nullptr) return unpack_row_of_cuda(*weight.cuda, n, out);
   const Layout& l = *weight.layout;
   if (weight.order.empty()) return unpack_row_as_stored(weight, l, n, out);
   std::vector<float> row(static_cast<size_t>(l.k));

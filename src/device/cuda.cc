@@ -1,0 +1,186 @@
+#include "device/cuda.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+
+#include "base/check.h"
+
+namespace nibble::device {
+namespace {
+
+constexpr const char* kLibrary = "libnibble_cuda.so";
+
+struct Library {
+  const NibbleCudaDevice* device;
+  const kernels::CudaKernels* kernels;
+};
+
+// NIBBLE_CUDA_LIBRARY, else beside the program, else where an installed program has its libraries.
+std::vector<std::string> places() {
+  if (const char* path = std::getenv("NIBBLE_CUDA_LIBRARY"); path != nullptr && *path != '\0') {
+    return {path};
+  }
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  return {(program / kLibrary).string(), (program.parent_path() / "lib" / kLibrary).string()};
+}
+
+Result<Library> open_library() {
+  const std::vector<std::string> paths = places();
+  const auto found = std::find_if(paths.begin(), paths.end(), [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  });
+  if (found == paths.end()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA part of nibble is not there: {} was not found; build it with "
+                            "the preset `cuda`, or leave --device out to run on the CPU",
+                            paths.front()));
+  }
+  void* library = dlopen(found->c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{} cannot be opened: {}", *found, dlerror()));
+  }
+  // The library stays open: its functions run at exit, too.
+  const auto device =
+      reinterpret_cast<NibbleCudaDeviceFunction>(dlsym(library, kNibbleCudaDeviceSymbol));
+  const auto kernels =
+      reinterpret_cast<NibbleCudaKernelsFunction>(dlsym(library, kNibbleCudaKernelsSymbol));
+  Library out{};
+  if (device != nullptr && kernels != nullptr) {
+    out.device = device(kNibbleCudaVersion);
+    out.kernels = static_cast<const kernels::CudaKernels*>(kernels(kNibbleCudaVersion));
+  }
+  if (out.device == nullptr || out.kernels == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} is of another version than this program, which wants {}; build "
+                            "both together",
+                            *found, kNibbleCudaVersion));
+  }
+  return out;
+}
+
+// Opened once. A failure is told again.
+const Result<Library>& library() {
+  static const Result<Library> opened = open_library();
+  return opened;
+}
+
+constexpr size_t kTextBytes = 512;
+
+Result<Gpu> card(const NibbleCudaDevice& device, int index) {
+  NibbleCudaInfo info{};
+  char text[kTextBytes] = {};
+  if (device.info(index, &info, text, sizeof text) != 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("card {} does not answer: {}", index, text));
+  }
+  Gpu gpu;
+  gpu.name = info.name;
+  gpu.major = info.major;
+  gpu.minor = info.minor;
+  gpu.multiprocessors = info.multiprocessors;
+  gpu.memory_bytes = info.memory_bytes;
+  gpu.l2_bytes = info.l2_bytes;
+  return gpu;
+}
+
+}  // namespace
+
+Gpu gpu_h200() {
+  Gpu gpu;
+  gpu.name = "NVIDIA H200";
+  gpu.major = 9;
+  gpu.minor = 0;
+  gpu.multiprocessors = 132;
+  gpu.memory_bytes = int64_t{143771} << 20;
+  gpu.l2_bytes = int64_t{60} << 20;
+  gpu.present = false;
+  return gpu;
+}
+
+Result<void> check_supported(const Gpu& gpu) {
+  if (gpu.at_least(7, 5)) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{} has compute capability {}.{}; nibble needs 7.5 (Turing) or newer",
+                          gpu.name, gpu.major, gpu.minor));
+}
+
+Result<std::vector<Gpu>> cuda_cards() {
+  if (!library()) return fail(library().error());
+  const NibbleCudaDevice& device = *library()->device;
+  char text[kTextBytes] = {};
+  const int count = device.count(text, sizeof text);
+  if (count < 0) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("no NVIDIA driver answers on this machine: {}", text));
+  }
+  std::vector<Gpu> out;
+  for (int i = 0; i < count; ++i) {
+    NIBBLE_ASSIGN(Gpu gpu, card(device, i));
+    out.push_back(std::move(gpu));
+  }
+  return out;
+}
+
+Result<std::shared_ptr<Cuda>> Cuda::open(int index) {
+  NIBBLE_ASSIGN(const std::vector<Gpu> cards, cuda_cards());
+  if (index < 0 || static_cast<size_t>(index) >= cards.size()) {
+    return fail(ErrorCode::kUnsupported,
+                cards.empty()
+                    ? std::string("this machine has no NVIDIA card")
+                    : fmt::format("there is no card {}; this machine has {}: 0{}", index,
+                                  cards.size() == 1 ? "one card" : "several cards",
+                                  cards.size() == 1 ? std::string()
+                                                    : fmt::format(" to {}", cards.size() - 1)));
+  }
+  const Gpu& gpu = cards[static_cast<size_t>(index)];
+  NIBBLE_TRY(check_supported(gpu));
+  std::shared_ptr<Cuda> out(new Cuda);
+  out->gpu_ = gpu;
+  out->device_ = library()->device;
+  out->kernels_ = library()->kernels;
+  char text[kTextBytes] = {};
+  out->context_ = out->device_->open(index, text, sizeof text);
+  if (out->context_ == nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{} cannot be used: {}", gpu.name, text));
+  }
+  return out;
+}
+
+Cuda::~Cuda() {
+  if (context_ == nullptr) return;
+  for (const Scratch& scratch : scratch_) {
+    if (scratch.data != nullptr) release(scratch.data);
+  }
+  device_->close(context_);
+}
+
+Result<void> Cuda::to_host(void* to, const void* from, size_t bytes) {
+  device_->to_host(context_, to, from, bytes);
+  if (const char* text = device_->error(context_); text != nullptr) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", gpu_.name, text));
+  }
+  return {};
+}
+
+std::byte* Cuda::scratch(int slot, size_t bytes) {
+  NIBBLE_CHECK(slot >= 0 && slot < kSlots);
+  Scratch& scratch = scratch_[slot];
+  if (scratch.size < bytes || scratch.data == nullptr) {
+    const size_t wanted = std::max({bytes, scratch.size + scratch.size / 2, size_t{256}});
+    if (scratch.data != nullptr) release(scratch.data);
+    scratch = {};
+    scratch.data = static_cast<std::byte*>(allocate(wanted));
+    if (scratch.data == nullptr) throw std::bad_alloc();
+    scratch.size = wanted;
+  }
+  return scratch.data;
+}
+
+}  // namespace nibble::device

@@ -1,0 +1,66 @@
+// A CUDA card in use. The CUDA part of nibble is a library of its own that is opened when a card is
+// asked for, so that the program starts on machines without a driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda_abi.h"
+#include "device/gpu.h"
+#include "nibble/result.h"
+
+namespace nibble::kernels {
+struct CudaKernels;  // kernels/cuda/abi.h
+}
+
+namespace nibble::device {
+
+// The cards of this machine, supported or not. An error when the library is not there, is of
+// another version, or finds no driver; then nothing can run.
+Result<std::vector<Gpu>> cuda_cards();
+
+class Cuda {
+ public:
+  // Errors: those of cuda_cards(); no card of this number; one that is too old.
+  static Result<std::shared_ptr<Cuda>> open(int index);
+  ~Cuda();
+  Cuda(const Cuda&) = delete;
+  Cuda& operator=(const Cuda&) = delete;
+
+  const Gpu& gpu() const { return gpu_; }
+  const kernels::CudaKernels& kernels() const { return *kernels_; }
+  NibbleCudaContext* context() const { return context_; }
+
+  // Memory of the card; null when it has no more. For Memory, which owns it.
+  void* allocate(size_t bytes) { return device_->allocate(context_, bytes); }
+  void release(void* memory) { device_->release(context_, memory); }
+
+  void to_device(void* to, const void* from, size_t bytes) {
+    device_->to_device(context_, to, from, bytes);
+  }
+  // Waits for everything before it; its error is the first one of all that.
+  Result<void> to_host(void* to, const void* from, size_t bytes);
+
+  // Like Stream::scratch, on the card.
+  std::byte* scratch(int slot, size_t bytes);
+
+ private:
+  Cuda() = default;
+
+  struct Scratch {
+    std::byte* data = nullptr;
+    size_t size = 0;
+  };
+  static constexpr int kSlots = 16;
+
+  Gpu gpu_;
+  const NibbleCudaDevice* device_ = nullptr;
+  const kernels::CudaKernels* kernels_ = nullptr;
+  NibbleCudaContext* context_ = nullptr;
+  Scratch scratch_[kSlots];
+};
+
+}  // namespace nibble::device

@@ -1,0 +1,48 @@
+// What libnibble_cuda.so offers the program about cards, memory and streams: plain functions, so
+// that a program and a library of different compilers can meet. The library is opened at run time;
+// nothing here needs CUDA's headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+struct NibbleCudaContext;  // a card, a stream on it, and the first error that happened
+
+struct NibbleCudaInfo {
+  char name[256];
+  int32_t major;
+  int32_t minor;
+  int32_t multiprocessors;
+  int64_t memory_bytes;
+  int64_t l2_bytes;
+};
+
+// Counted up with every change of this struct or of kernels/cuda/abi.h.
+constexpr uint32_t kNibbleCudaVersion = 1;
+
+// `error` gets a text of at most `size` bytes, its end included, when a function fails.
+struct NibbleCudaDevice {
+  int (*count)(char* error, size_t size);  // -1: there is no driver, or it does not answer
+  int (*info)(int index, NibbleCudaInfo* info, char* error, size_t size);  // 0: fine
+  NibbleCudaContext* (*open)(int index, char* error, size_t size);         // null: failed
+  void (*close)(NibbleCudaContext* context);
+  void* (*allocate)(NibbleCudaContext* context, size_t bytes);  // null: no memory
+  void (*release)(NibbleCudaContext* context, void* memory);    // waits for the stream
+  // Copies are in the stream's order. Both return when the host's bytes may be changed or read.
+  void (*to_device)(NibbleCudaContext* context, void* to, const void* from, size_t bytes);
+  void (*to_host)(NibbleCudaContext* context, void* to, const void* from, size_t bytes);
+  // The first thing that went wrong in this context, or null. Kernels run later than they are
+  // called: only after to_host is everything before it known to be right.
+  const char* (*error)(const NibbleCudaContext* context);
+};
+
+// The library's two symbols; null when it is of another version. What the second returns is a
+// nibble::kernels::CudaKernels.
+using NibbleCudaDeviceFunction = const NibbleCudaDevice* (*)(uint32_t version);
+using NibbleCudaKernelsFunction = const void* (*)(uint32_t version);
+constexpr const char* kNibbleCudaDeviceSymbol = "nibble_cuda_device";
+constexpr const char* kNibbleCudaKernelsSymbol = "nibble_cuda_kernels";
+
+}  // extern "C"

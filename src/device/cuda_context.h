@@ -1,0 +1,40 @@
+// A card and its stream, as the .cu files see them. Not for the program.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device/cuda_abi.h"
+
+namespace nibble::kernels {
+class CublasLt;  // matmul/cuda_gemm.cu
+struct CublasLtDeleter {
+  void operator()(CublasLt* handle) const;
+};
+}  // namespace nibble::kernels
+
+struct NibbleCudaContext {
+  int index = 0;
+  int major = 0;
+  int multiprocessors = 1;
+  cudaStream_t stream = nullptr;
+  bool failed = false;
+  char error[512] = {};
+  std::unique_ptr<nibble::kernels::CublasLt, nibble::kernels::CublasLtDeleter> cublas;
+
+  // The stream, with its card made current.
+  cudaStream_t enter() {
+    cudaSetDevice(index);
+    return stream;
+  }
+  // Keeps the first error.
+  void note(const char* what, const char* text);
+  void note(const char* what, cudaError_t code) {
+    if (code != cudaSuccess) note(what, cudaGetErrorString(code));
+  }
+  // After a kernel launch.
+  void launched(const char* kernel) { note(kernel, cudaGetLastError()); }
+};

@@ -1,0 +1,108 @@
+// Cards, memory and copies: device/cuda_abi.h with the CUDA runtime.
+#include <cstdio>
+#include <new>
+
+#include "device/cuda_context.h"
+
+void NibbleCudaContext::note(const char* what, const char* text) {
+  if (failed) return;
+  failed = true;
+  std::snprintf(error, sizeof error, "%s: %s", what, text);
+}
+
+namespace {
+
+void say(char* error, size_t size, const char* text) { std::snprintf(error, size, "%s", text); }
+
+int count(char* error, size_t size) {
+  int cards = 0;
+  const cudaError_t code = cudaGetDeviceCount(&cards);
+  if (code == cudaErrorNoDevice) return 0;
+  if (code == cudaSuccess) return cards;
+  say(error, size, cudaGetErrorString(code));
+  return -1;
+}
+
+int info(int index, NibbleCudaInfo* out, char* error, size_t size) {
+  cudaDeviceProp properties;
+  const cudaError_t code = cudaGetDeviceProperties(&properties, index);
+  if (code != cudaSuccess) {
+    say(error, size, cudaGetErrorString(code));
+    return 1;
+  }
+  say(out->name, sizeof out->name, properties.name);
+  out->major = properties.major;
+  out->minor = properties.minor;
+  out->multiprocessors = properties.multiProcessorCount;
+  out->memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  out->l2_bytes = properties.l2CacheSize;
+  return 0;
+}
+
+void close(NibbleCudaContext* context) {
+  if (context->enter() != nullptr) cudaStreamDestroy(context->stream);
+  delete context;
+}
+
+NibbleCudaContext* open(int index, char* error, size_t size) {
+  auto* context = new (std::nothrow) NibbleCudaContext;
+  if (context == nullptr) {
+    say(error, size, "out of host memory");
+    return nullptr;
+  }
+  context->index = index;
+  NibbleCudaInfo properties{};
+  cudaError_t code = cudaSetDevice(index);
+  if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&context->stream, cudaStreamNonBlocking);
+  if (code == cudaSuccess && info(index, &properties, error, size) == 0) {
+    context->major = properties.major;
+    context->multiprocessors = properties.multiprocessors;
+    return context;
+  }
+  if (code != cudaSuccess) say(error, size, cudaGetErrorString(code));
+  close(context);
+  return nullptr;
+}
+
+void* allocate(NibbleCudaContext* context, size_t bytes) {
+  context->enter();
+  void* memory = nullptr;
+  const cudaError_t code = cudaMalloc(&memory, bytes == 0 ? 1 : bytes);
+  if (code == cudaSuccess) return memory;
+  cudaGetLastError();  // it is told by the null, and must not be found by the next launch
+  if (code != cudaErrorMemoryAllocation) context->note("cudaMalloc", code);
+  return nullptr;
+}
+
+void release(NibbleCudaContext* context, void* memory) {
+  cudaStreamSynchronize(context->enter());
+  cudaFree(memory);
+}
+
+void to_device(NibbleCudaContext* context, void* to, const void* from, size_t bytes) {
+  cudaStream_t stream = context->enter();
+  context->note("a copy to the card",
+                cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream));
+  context->note("a copy to the card", cudaStreamSynchronize(stream));
+}
+
+void to_host(NibbleCudaContext* context, void* to, const void* from, size_t bytes) {
+  cudaStream_t stream = context->enter();
+  context->note("a copy from the card",
+                cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
+  context->note("a copy from the card", cudaStreamSynchronize(stream));
+}
+
+const char* error(const NibbleCudaContext* context) {
+  return context->failed ? context->error : nullptr;
+}
+
+constexpr NibbleCudaDevice kDevice = {count,   info,      open,    close, allocate,
+                                      release, to_device, to_host, error};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const NibbleCudaDevice* nibble_cuda_device(
+    uint32_t version) {
+  return version == kNibbleCudaVersion ? &kDevice : nullptr;
+}

@@ -1,0 +1,116 @@
+// The kernels of libnibble_cuda.so as a table of functions. Pointers are the card's unless said
+// otherwise; strides are in elements; every function puts its work into the context's stream and
+// returns. What goes wrong is kept in the context (NibbleCudaDevice::error).
+//
+// A change here counts up kNibbleCudaVersion in device/cuda_abi.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cuda_abi.h"
+#include "tensor/weight_format.h"
+
+namespace nibble::kernels {
+
+// A quantized weight in canonical form, packed simply (matmul/cuda_weight.h draws it).
+struct CudaWeight {
+  int64_t n;
+  int64_t k;
+  int64_t row_bytes;     // of codes, a multiple of 16
+  int32_t code_bits;     // 4, 8, 16, 32
+  int32_t is_bf16;       // 16 bits: bf16, else f16
+  int64_t group_n;       // rows that share scales; n when all do
+  int64_t group_k;       // inputs that share a scale; k when all do
+  int64_t groups;        // along K
+  const void* code;      // (n, row_bytes)
+  const float* value;    // of each code: (16) or (256); null at 16 and 32 bits
+  const float* scale;    // (ceil(n / group_n), groups), or null
+  const float* zero;     // (n, groups), or null
+  const float* offset;   // (n, groups), or null
+  const int32_t* order;  // (k), or null: column i of the codes belongs to input order[i]
+};
+
+// What happens to x before the product, in this order.
+struct CudaInput {
+  const float* factor;  // (k), or null
+  int64_t hadamard;     // 0: none
+  tensor::ActivationFormat activation;
+  float input_scale;
+  float input_zero;
+  const int32_t* order;  // (k), or null
+};
+
+struct CudaKv {
+  int64_t heads;
+  int64_t key_dim;
+  int64_t value_dim;
+  int64_t value_pad;  // elements from value row to value row
+  int32_t type;       // KvType
+  int64_t key_bytes;  // of one head in a page
+  int64_t head_bytes;
+  int64_t page_tokens;
+  const void* const* pages;
+};
+
+struct CudaAttention {
+  int64_t heads;
+  float scale;
+  float soft_cap;
+  int64_t window;
+  const float* sinks;  // (heads), or null
+};
+
+struct CudaKernels {
+  // Null, or a sentence about what else the kernels need and do not find (cuBLASLt). To be asked
+  // once, before anything else.
+  const char* (*missing)(NibbleCudaContext*);
+
+  // (m, n) float32; see norm/norm.h and activation/activation.h.
+  void (*rms_norm)(NibbleCudaContext*, const float* weight, int64_t n, float eps, int add_one,
+                   const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
+                   float* y, int64_t ldy, int64_t m);  // delta: or null; else residual is x
+  void (*layer_norm)(NibbleCudaContext*, const float* weight, const float* bias, int64_t n,
+                     float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m);
+  void (*activate)(NibbleCudaContext*, int function, const float* x, int64_t ldx, const float* up,
+                   int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);  // up: or null
+  void (*add_to)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
+                 int64_t n);  // ldx 0: the same row for all
+  void (*copy)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
+               int64_t n);
+  void (*scale_by)(NibbleCudaContext*, float factor, float* y, int64_t n);
+  void (*soft_cap)(NibbleCudaContext*, float cap, float* y, int64_t n);
+
+  // cos and sin as in RopeRows.
+  void (*rotate)(NibbleCudaContext*, int neighbours, const float* cos, const float* sin,
+                 int64_t rotary_dim, float* x, int64_t ldx, int64_t m, int64_t heads,
+                 int64_t head_dim);
+
+  void (*append)(NibbleCudaContext*, const CudaKv* kv, const float* k, int64_t ldk, const float* v,
+                 int64_t ldv, int64_t first, int64_t m);
+  void (*attention)(NibbleCudaContext*, const CudaAttention* config, const CudaKv* kv,
+                    const float* q, int64_t ldq, int64_t position, int64_t m, float* out,
+                    int64_t ldo);
+
+  // Row ids[i] of the weight, in the order of the inputs, to row i of out (m, k).
+  void (*look_up)(NibbleCudaContext*, const CudaWeight* weight, const int32_t* ids, int64_t m,
+                  float* out);
+  // x (m, k) as the weight wants it, to `out` with ldo >= k elements, padded with zeros: f32, or
+  // bf16. `work` has m rows of k f32.
+  void (*prepare)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
+                  int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16);
+  // y = x W^T by reading codes; x f32, prepared, its rows 16-byte aligned and padded. For few
+  // tokens; any number is right.
+  void (*matvec)(NibbleCudaContext*, const CudaWeight* weight, const float* x, int64_t ldx,
+                 float* y, int64_t ldy, int64_t m);
+  // The same by panels of dequantized rows in `panel` and cuBLASLt, x and panel both bf16 or f32;
+  // the panel holds 64 rows at least.
+  void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
+               void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+
+  // For `bench`: seconds to read `bytes` once, and of an n x n x n bf16 product; 0 when impossible.
+  double (*read_seconds)(NibbleCudaContext*, int64_t bytes);
+  double (*product_seconds)(NibbleCudaContext*, int64_t n);
+};
+
+}  // namespace nibble::kernels

@@ -1,0 +1,70 @@
+// What the .cu files share: sums and maxima over a block, and how many blocks a loop gets.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "device/cuda_context.h"
+#include "kernels/cuda/abi.h"
+
+namespace nibble::kernels::cuda {
+
+constexpr int kWarp = 32;
+constexpr int kThreads = 256;  // of a block, where nothing asks for another number
+
+// Blocks for `count` elements, one a thread, at most so many that each is worth its start: loops
+// go on by gridDim * blockDim.
+inline int blocks_for(int64_t count) {
+  const int64_t blocks = (count + kThreads - 1) / kThreads;
+  constexpr int64_t kMost = 132 * 16;
+  return static_cast<int>(blocks < 1 ? 1 : blocks > kMost ? kMost : blocks);
+}
+
+// Block indices are 31 bits in x, but 16 in y.
+constexpr int64_t kMostRows = 65535;
+
+struct Sum {
+  template <class T>
+  static __device__ T join(T a, T b) {
+    return a + b;
+  }
+};
+struct Max {
+  template <class T>
+  static __device__ T join(T a, T b) {
+    return a < b ? b : a;
+  }
+};
+struct Min {
+  template <class T>
+  static __device__ T join(T a, T b) {
+    return b < a ? b : a;
+  }
+};
+
+template <class Op, class T>
+__device__ T over_warp(T v) {
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    v = Op::join(v, __shfl_xor_sync(0xffffffffu, v, step));
+  }
+  return v;
+}
+
+// All threads of the block get the result; the order of the operations is fixed.
+template <class Op, class T>
+__device__ T over_block(T v) {
+  __shared__ T part[kWarp];
+  v = over_warp<Op>(v);
+  const int warp = threadIdx.x / kWarp;
+  __syncthreads();  // of an earlier call's readers
+  if (threadIdx.x % kWarp == 0) part[warp] = v;
+  __syncthreads();
+  const int warps = (blockDim.x + kWarp - 1) / kWarp;
+  T all = part[0];
+  for (int i = 1; i < warps; ++i) all = Op::join(all, part[i]);
+  return all;
+}
+
+}  // namespace nibble::kernels::cuda

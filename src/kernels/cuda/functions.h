@@ -1,0 +1,39 @@
+// The functions of the table in abi.h; each is defined in the folder of its operation.
+#pragma once
+
+#include "kernels/cuda/abi.h"
+
+namespace nibble::kernels::cuda {
+
+const char* missing(NibbleCudaContext* context);
+void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float eps, int add_one,
+              const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
+              float* y, int64_t ldy, int64_t m);
+void layer_norm(NibbleCudaContext* context, const float* weight, const float* bias, int64_t n,
+                float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m);
+void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
+              const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);
+void add_to(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy,
+            int64_t m, int64_t n);
+void copy(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
+          int64_t n);
+void scale_by(NibbleCudaContext* context, float factor, float* y, int64_t n);
+void soft_cap(NibbleCudaContext* context, float cap, float* y, int64_t n);
+void rotate(NibbleCudaContext* context, int neighbours, const float* cos, const float* sin,
+            int64_t rotary_dim, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t head_dim);
+void append(NibbleCudaContext* context, const CudaKv* kv, const float* k, int64_t ldk,
+            const float* v, int64_t ldv, int64_t first, int64_t m);
+void attention(NibbleCudaContext* context, const CudaAttention* config, const CudaKv* kv,
+               const float* q, int64_t ldq, int64_t position, int64_t m, float* out, int64_t ldo);
+void look_up(NibbleCudaContext* context, const CudaWeight* weight, const int32_t* ids, int64_t m,
+             float* out);
+void prepare(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
+             int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16);
+void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x, int64_t ldx,
+            float* y, int64_t ldy, int64_t m);
+void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
+          int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+double read_seconds(NibbleCudaContext* context, int64_t bytes);
+double product_seconds(NibbleCudaContext* context, int64_t n);
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,31 @@
+// The table of kernels that the program asks libnibble_cuda.so for.
+#include "kernels/cuda/functions.h"
+
+namespace {
+
+constexpr nibble::kernels::CudaKernels kKernels = {
+    nibble::kernels::cuda::missing,
+    nibble::kernels::cuda::rms_norm,
+    nibble::kernels::cuda::layer_norm,
+    nibble::kernels::cuda::activate,
+    nibble::kernels::cuda::add_to,
+    nibble::kernels::cuda::copy,
+    nibble::kernels::cuda::scale_by,
+    nibble::kernels::cuda::soft_cap,
+    nibble::kernels::cuda::rotate,
+    nibble::kernels::cuda::append,
+    nibble::kernels::cuda::attention,
+    nibble::kernels::cuda::look_up,
+    nibble::kernels::cuda::prepare,
+    nibble::kernels::cuda::matvec,
+    nibble::kernels::cuda::gemm,
+    nibble::kernels::cuda::read_seconds,
+    nibble::kernels::cuda::product_seconds,
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const void* nibble_cuda_kernels(
+    uint32_t version) {
+  return version == kNibbleCudaVersion ? &kKernels : nullptr;
+}

@@ -1,0 +1,171 @@
+// Choosing for a card, and the loop over several weights that read the same x.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/plan.h"
+#include "kernels/matmul/cuda_weight.h"
+
+namespace nibble::kernels {
+namespace {
+
+// What a kernel does; the index of its line in the list.
+enum Path { kCodes, kPanelBf16, kPanelF32 };
+
+// Up to 8 tokens a warp reads the codes of a row once; from there on panels are dequantized. These
+// are the reference kernels: crossovers are to be measured with the fast ones.
+constexpr int64_t kFewTokens = 8;
+constexpr Kernel kList[] = {
+    {"matvec_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
+     8, 1, kFewTokens, nullptr},
+    {"matmul_bf16_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
+     1, kFewTokens + 1, INT64_MAX, nullptr},
+    {"matmul_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
+     1, kFewTokens + 1, INT64_MAX, nullptr},
+};
+
+Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
+
+std::string refusal(const Kernel& kernel, const device::Gpu& gpu, const MatmulPolicy& policy) {
+  if (!glob_matches(policy.kernel_glob, kernel.name)) {
+    return fmt::format("its name does not match --kernel {}", policy.kernel_glob);
+  }
+  if (path_of(kernel) != kPanelBf16) return "";
+  if (policy.precision == Precision::kExact) {
+    return "rounds weights and activations to bf16; --precision exact wants float";
+  }
+  if (!gpu.at_least(8, 0)) {
+    return fmt::format("needs bf16 products (compute capability 8.0); {} has {}.{}", gpu.name,
+                       gpu.major, gpu.minor);
+  }
+  return "";
+}
+
+// The scratch slots of a card that matmul uses.
+constexpr int kWorkSlot = 0;
+constexpr int kPanelSlot = 1;
+constexpr int kInputSlot = 2;  // and the following
+constexpr size_t kMostTargets = 4;
+constexpr int64_t kPanelMost = int64_t{256} << 20;
+
+// x in the form of one target.
+struct Input {
+  const void* data = nullptr;
+  int64_t ld = 0;
+};
+
+struct Job {
+  const CudaPacked* packed = nullptr;
+  Path path = kCodes;
+  Input x;
+
+  bool bf16() const { return path == kPanelBf16; }
+  // Inputs are padded so that rows are read in whole chunks.
+  int64_t k_pad() const { return (packed->weight.k + 31) / 32 * 32; }
+  bool changes_x() const {
+    const CudaInput& in = packed->input;
+    return in.factor != nullptr || in.hadamard != 0 || in.order != nullptr ||
+           in.activation.type != tensor::ActivationFormat::Type::kFloat;
+  }
+  bool as_it_is(const float* from, int64_t ldx) const {
+    return !bf16() && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
+           reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  }
+  // Of weights of a card, pointers tell tables apart; equal tables of two weights are two tables.
+  bool same_input(const Job& other) const {
+    const CudaInput& a = packed->input;
+    const CudaInput& b = other.packed->input;
+    return bf16() == other.bf16() && packed->weight.k == other.packed->weight.k &&
+           a.factor == b.factor && a.hadamard == b.hadamard && a.order == b.order &&
+           a.activation == b.activation && a.input_scale == b.input_scale &&
+           a.input_zero == b.input_zero;
+  }
+};
+
+Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int64_t ldx,
+               int64_t m) {
+  if (job.as_it_is(x, ldx)) return {x, ldx};
+  const int64_t k = job.packed->weight.k;
+  const int64_t ld = job.k_pad();
+  auto* work =
+      reinterpret_cast<float*>(cuda.scratch(kWorkSlot, static_cast<size_t>(m * k) * sizeof(float)));
+  std::byte* out = cuda.scratch(slot, static_cast<size_t>(m * ld) * (job.bf16() ? 2 : 4));
+  cuda.kernels().prepare(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
+                         job.bf16());
+  return {out, ld};
+}
+
+void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
+  const CudaKernels& kernels = cuda.kernels();
+  const CudaWeight& weight = job.packed->weight;
+  if (job.path == kCodes) {
+    kernels.matvec(cuda.context(), &weight, static_cast<const float*>(job.x.data), job.x.ld,
+                   target.y, target.ldy, m);
+    return;
+  }
+  constexpr int64_t kLeastRows = 64;
+  const int64_t row_bytes = job.k_pad() * (job.bf16() ? 2 : 4);
+  const int64_t whole = (weight.n + kLeastRows - 1) / kLeastRows * kLeastRows * row_bytes;
+  const int64_t bytes = std::max(std::min(whole, kPanelMost), kLeastRows * row_bytes);
+  std::byte* panel = cuda.scratch(kPanelSlot, static_cast<size_t>(bytes));
+  kernels.gemm(cuda.context(), &weight, job.x.data, job.x.ld, job.bf16(), panel, bytes, target.y,
+               target.ldy, m);
+}
+
+}  // namespace
+
+std::span<const Kernel> cuda_kernels() { return kList; }
+
+int64_t cuda_workspace_bytes() {
+  constexpr int64_t kOfCublas = int64_t{32} << 20;
+  return kPanelMost + kOfCublas;
+}
+
+Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                               const MatmulPolicy& policy) {
+  Choice out;
+  std::vector<const Kernel*> fitting;
+  for (const Kernel& kernel : kList) {
+    std::string why = refusal(kernel, gpu, policy);
+    if (why.empty()) {
+      fitting.push_back(&kernel);
+    } else {
+      out.refusals.push_back({kernel.name, std::move(why)});
+    }
+  }
+  if (fitting.empty()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("no kernel multiplies a {} weight of {} x {} on {}: {}",
+                            tensor::to_string(problem.weight), problem.n, problem.k, gpu.name,
+                            joined(out.refusals)));
+  }
+  out.packing = kCudaPacking;
+  out.ranges = ranges_of(fitting);
+  out.activation = activation_for(problem, policy);
+  const Kernel* last = fitting.front();
+  for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
+  std::erase_if(out.refusals, [&](const Refusal& r) {
+    return std::none_of(kList, last, [&](const Kernel& k) { return r.kernel == k.name; });
+  });
+  return out;
+}
+
+void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
+                    int64_t ldx, int64_t m) {
+  NIBBLE_CHECK(targets.size() <= kMostTargets);
+  device::Cuda& cuda = *stream.cuda();
+  Job jobs[kMostTargets];
+  for (size_t i = 0; i < targets.size(); ++i) {
+    Job& job = jobs[i];
+    job.packed = targets[i].weight->cuda.get();
+    job.path = path_of(kernel_for(targets[i].weight->choice, m));
+    const Job* twin =
+        std::find_if(jobs, jobs + i, [&](const Job& other) { return job.same_input(other); });
+    job.x = twin != jobs + i ? twin->x
+                             : prepared(cuda, kInputSlot + static_cast<int>(i), job, x, ldx, m);
+    run(cuda, job, targets[i], m);
+  }
+}
+
+}  // namespace nibble::kernels

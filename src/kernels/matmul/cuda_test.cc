@@ -1,0 +1,313 @@
+// What a card would run, and how weights are packed for it; on any machine. Then, where there is a
+// card, its kernels against the definitions of right.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/abi.h"
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/matmul/cuda_weight.h"
+#include "kernels/matmul/random_weight.h"
+#include "kernels/quantize/quantize.h"
+
+namespace nibble::kernels {
+namespace {
+
+using device::gpu_h200;
+using tensor::Element;
+using tensor::WeightFormat;
+using tensor::ZeroKind;
+
+device::Hardware with_card(const device::Gpu& gpu) {
+  device::Hardware out = device::hardware_with(device::Isa::kAvx2);
+  out.gpu = gpu;
+  return out;
+}
+
+std::string ranges(const Result<Choice>& choice) {
+  if (!choice) return choice.error().message;
+  std::string out = choice->packing + ":";
+  for (const ChoiceRange& r : choice->ranges) {
+    out += " " + std::to_string(r.m_min) + "+ " + kernel_name(*r.kernel);
+  }
+  return out;
+}
+
+const WeightFormat kFormat = {
+    .element = Element::kU4, .scaled = true, .group_k = 48, .zero = ZeroKind::kInteger};
+
+TEST(cuda_choose, an_h200_runs_every_format_and_exact_means_float) {
+  const MatmulProblem problem{576, 1536, kFormat, {}};
+  EXPECT_EQ(ranges(choose(problem, with_card(gpu_h200()), {})),
+            "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
+  const auto exact = choose(problem, with_card(gpu_h200()), {.precision = Precision::kExact});
+  EXPECT_EQ(ranges(exact), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
+  ASSERT_EQ(exact->refusals.size(), 1u);
+  EXPECT_EQ(exact->refusals[0].why,
+            "rounds weights and activations to bf16; --precision exact wants float");
+}
+
+TEST(cuda_choose, cards_without_bf16_multiply_in_float) {
+  device::Gpu gpu = gpu_h200();
+  gpu.name = "Tesla T4";
+  gpu.major = 7;
+  gpu.minor = 5;
+  const auto choice = choose({64, 64, kFormat, {}}, with_card(gpu), {});
+  EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
+  ASSERT_EQ(choice->refusals.size(), 1u);
+  EXPECT_EQ(choice->refusals[0].why,
+            "needs bf16 products (compute capability 8.0); Tesla T4 has 7.5");
+}
+
+TEST(cuda_choose, a_glob_forces_one_kernel_and_another_is_refused_for_the_card) {
+  EXPECT_EQ(
+      ranges(choose({64, 64, kFormat, {}}, with_card(gpu_h200()), {.kernel_glob = "matvec*cuda"})),
+      "cuda: 1+ matvec_f32_any_f32_cuda");
+  EXPECT_EQ(ranges(choose({64, 64, kFormat, {}}, with_card(gpu_h200()), {.kernel_glob = "*avx2"})),
+            "no kernel multiplies a u4g48+zp weight of 64 x 64 on NVIDIA H200: "
+            "matvec_f32_any_f32_cuda and 2 more: its name does not match --kernel *avx2");
+}
+
+std::vector<WeightFormat> formats() {
+  std::vector<WeightFormat> out;
+  for (int e = 0; e <= static_cast<int>(Element::kU2); ++e) {
+    const auto element = static_cast<Element>(e);
+    if (tensor::is_unscaled_float(element)) {
+      out.push_back({.element = element});
+      continue;
+    }
+    out.push_back({.element = element, .scaled = true, .group_k = 32});
+    out.push_back({.element = element, .scaled = true, .group_n = 0});
+    out.push_back({.element = element, .scaled = true, .group_n = 16, .group_k = 48});
+    if (!tensor::is_integer(element)) continue;
+    out.push_back({.element = element, .scaled = true, .group_k = 16, .zero = ZeroKind::kInteger});
+    out.push_back({.element = element, .scaled = true, .group_k = 7, .zero = ZeroKind::kOffset});
+    out.push_back({.element = element, .scaled = true, .group_k = 32, .act_order = true});
+  }
+  return out;
+}
+
+// The image's row as the card's kernels read it.
+std::vector<float> row_of(const tensor::QuantizedWeight& w, const CudaLayout& l,
+                          const std::byte* image, int64_t n) {
+  const auto floats = [&](int64_t offset) {
+    return reinterpret_cast<const float*>(image + offset);
+  };
+  const int64_t group = w.format.group_k == 0 ? w.k : w.format.group_k;
+  std::vector<float> out(static_cast<size_t>(w.k));
+  for (int64_t k = 0; k < w.k; ++k) {
+    const std::byte* row = image + l.codes + n * l.row_bytes;
+    uint32_t code = 0;
+    std::memcpy(&code, row + k * l.code_bits / 8, static_cast<size_t>((l.code_bits + 7) / 8));
+    if (l.code_bits == 4) code = code >> (k % 2 * 4) & 15;
+    float v = l.values < 0 ? tensor::value_of(w.format.element, code) : floats(l.values)[code];
+    const int64_t g = k / group;
+    const int64_t scale_row = w.format.group_n == 0 ? 0 : n / w.format.group_n;
+    if (l.zero >= 0) v -= floats(l.zero)[n * w.groups() + g];
+    if (l.scale >= 0) v *= floats(l.scale)[scale_row * w.groups() + g];
+    if (l.offset >= 0) v += floats(l.offset)[n * w.groups() + g];
+    out[static_cast<size_t>(w.format.act_order ? w.order[static_cast<size_t>(k)] : k)] = v;
+  }
+  return out;
+}
+
+TEST(cuda_pack, every_format_is_held_exactly) {
+  device::Stream stream(2);
+  uint32_t seed = 1;
+  for (const WeightFormat& format : formats()) {
+    const tensor::QuantizedWeight w = random_weight(format, 33, 100, seed++);
+    const CudaLayout l = cuda_layout(w.n, w.k, w.format);
+    const auto image = cuda_image(w, l, stream);
+    ASSERT_TRUE(image) << image.error().message;
+    ASSERT_EQ(static_cast<int64_t>(image->size()), l.bytes);
+    std::vector<float> want(100);
+    for (int64_t n = 0; n < w.n; ++n) {
+      tensor::dequantize_row(w, n, want.data());
+      ASSERT_EQ(row_of(w, l, image->data(), n), want) << tensor::to_string(format) << " row " << n;
+    }
+  }
+}
+
+TEST(cuda_pack, four_bits_take_half_a_byte) {
+  const CudaLayout l =
+      cuda_layout(64, 4096, {.element = Element::kS4, .scaled = true, .group_k = 128});
+  EXPECT_EQ(l.row_bytes, 2048);
+  EXPECT_EQ(l.bytes, 256 + 64 * 32 * 4 + 64 * 2048);
+}
+
+// ---- on a card
+
+class Card : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto cuda = device::Cuda::open(0);
+    if (!cuda) GTEST_SKIP() << cuda.error().message;
+    if (const char* missing = (*cuda)->kernels().missing((*cuda)->context()); missing != nullptr) {
+      GTEST_SKIP() << missing;
+    }
+    cuda_ = *cuda;
+    stream_ = std::make_unique<device::Stream>(2, cuda_);
+  }
+
+  PackedWeight packed(const tensor::QuantizedWeight& w, const MatmulPolicy& policy) {
+    const MatmulProblem problem{w.n, w.k, w.format, w.activation};
+    auto choice = choose(problem, with_card(cuda_->gpu()), policy);
+    EXPECT_TRUE(choice) << choice.error().message;
+    auto out = pack(w, *choice, *stream_);
+    EXPECT_TRUE(out) << out.error().message;
+    return std::move(*out);
+  }
+
+  // y (m, n) of the card for x (m, k); every element was written.
+  std::vector<float> product(const PackedWeight& weight, const std::vector<float>& x, int64_t m) {
+    const int64_t n = weight.problem.n;
+    const int64_t k = weight.problem.k;
+    std::vector<float> y(static_cast<size_t>(m * n), NAN);
+    auto on_card = device::Floats::place(*stream_, x);
+    auto out = device::Memory::copy_of(*stream_, y.data(), y.size() * sizeof(float));
+    EXPECT_TRUE(on_card && out);
+    const MatmulTarget target{&weight, reinterpret_cast<float*>(out->data()), n};
+    matmul(*stream_, {&target, 1}, on_card->data(), k, m);
+    const auto ok = device::copy_to_host(*stream_, y.data(), out->data(), y.size() * sizeof(float));
+    EXPECT_TRUE(ok) << ok.error().message;
+    return y;
+  }
+
+  std::shared_ptr<device::Cuda> cuda_;
+  std::unique_ptr<device::Stream> stream_;
+};
+
+// x as the weight wants it: the reference.
+std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x) {
+  std::vector<float> out(x, x + w.k);
+  for (size_t i = 0; i < w.input_factor.size(); ++i) out[i] *= w.input_factor[i];
+  if (w.input_hadamard != 0) hadamard(out.data(), w.k, w.input_hadamard);
+  quantize_activation(w.activation, w.input_scale, w.input_zero, out.data(), w.k, out.data());
+  return out;
+}
+
+std::vector<float> normal_floats(int64_t count, uint32_t seed) {
+  Random random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(static_cast<size_t>(count));
+  for (float& v : out) v = normal(random);
+  return out;
+}
+
+// `relative` of the sum of the magnitudes of a row's products.
+void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
+                    const std::vector<float>& y, double relative, const std::string& what) {
+  std::vector<float> row(static_cast<size_t>(w.k));
+  for (int64_t i = 0; i < m; ++i) {
+    const std::vector<float> xi = transformed(w, x.data() + i * w.k);
+    for (int64_t n = 0; n < w.n; ++n) {
+      tensor::dequantize_row(w, n, row.data());
+      double sum = 0;
+      double all = 0;
+      for (size_t k = 0; k < row.size(); ++k) {
+        sum += double{xi[k]} * double{row[k]};
+        all += std::fabs(double{xi[k]} * double{row[k]});
+      }
+      const double got = y[static_cast<size_t>(i * w.n + n)];
+      ASSERT_LE(std::fabs(got - sum), relative * all + 1e-30)
+          << what << " m " << m << " token " << i << " row " << n << ": " << got << ", not " << sum;
+    }
+  }
+}
+
+// Products of K terms summed in float32 in any order: (K + 8) 2^-24 covers every order.
+TEST_F(Card, exact_products_are_those_of_the_definition) {
+  uint32_t seed = 100;
+  for (const WeightFormat& format : formats()) {
+    const tensor::QuantizedWeight w = random_weight(format, 77, 136, seed++);
+    const PackedWeight weight = packed(w, {.precision = Precision::kExact});
+    for (const int64_t m : {1, 3, 8, 9, 33}) {
+      const std::vector<float> x = normal_floats(m * w.k, seed++);
+      expect_product(w, x, m, product(weight, x, m), 144 * 0x1p-24, tensor::to_string(format));
+    }
+  }
+}
+
+TEST_F(Card, ragged_sizes_are_whole) {
+  const WeightFormat format{.element = Element::kS4, .scaled = true, .group_k = 32};
+  for (const auto& [n, k] : {std::pair{1, 1}, {2, 31}, {65, 33}, {129, 96}, {1000, 260}}) {
+    const tensor::QuantizedWeight w = random_weight(format, n, k, static_cast<uint32_t>(n + k));
+    for (const Precision precision : {Precision::kExact, Precision::kFast}) {
+      const PackedWeight weight = packed(w, {.precision = precision});
+      for (const int64_t m : {1, 2, 7, 15, 16, 17, 65}) {
+        const std::vector<float> x = normal_floats(m * k, 7);
+        const bool rounded = precision == Precision::kFast && m > 8;
+        expect_product(w, x, m, product(weight, x, m), rounded ? 0x1p-7 : (k + 8) * 0x1p-24,
+                       std::to_string(n) + " x " + std::to_string(k));
+      }
+    }
+  }
+}
+
+TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
+  using A = tensor::ActivationFormat;
+  using Rule = A::ScaleRule;
+  const A formats[] = {
+      {.type = A::Type::kS8},
+      {.type = A::Type::kS8, .half_range = true},
+      {.type = A::Type::kS8, .asymmetric = true},
+      {.type = A::Type::kS8, .bits = 4},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .is_static = true},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kGroup, .group = 32},
+      {.type = A::Type::kS8, .outlier = 1.5f},
+      {.type = A::Type::kE4M3},
+      {.type = A::Type::kE4M3, .upper_bound = 1.0f},
+      {.type = A::Type::kE4M3, .granularity = A::Granularity::kGroup, .group = 128},
+      {.type = A::Type::kE4M3,
+       .granularity = A::Granularity::kGroup,
+       .group = 32,
+       .scale_rule = Rule::kE8M0Ceil},
+      {.type = A::Type::kE2M1,
+       .granularity = A::Granularity::kGroup,
+       .group = 32,
+       .scale_rule = Rule::kE8M0Even},
+      {.type = A::Type::kE2M1,
+       .granularity = A::Granularity::kGroup,
+       .group = 32,
+       .scale_rule = Rule::kE8M0Floor},
+      {.type = A::Type::kE2M1,
+       .granularity = A::Granularity::kGroup,
+       .group = 16,
+       .scale_rule = Rule::kE4M3},
+  };
+  uint32_t seed = 500;
+  for (const A& activation : formats) {
+    tensor::QuantizedWeight w =
+        random_weight({.element = Element::kS8, .scaled = true}, 40, 160, seed++);
+    w.activation = activation;
+    w.input_scale = 0.02f;
+    for (const bool changed : {false, true}) {
+      if (changed) w.input_factor = normal_floats(160, seed++);
+      w.input_hadamard = changed ? 32 : 0;
+      const PackedWeight weight = packed(w, {.precision = Precision::kExact});
+      for (const int64_t m : {2, 20}) {
+        const std::vector<float> x = normal_floats(m * w.k, seed++);
+        expect_product(w, x, m, product(weight, x, m), 168 * 0x1p-24,
+                       tensor::to_string(activation));
+      }
+    }
+  }
+}
+
+TEST_F(Card, rows_are_looked_up_exactly) {
+  uint32_t seed = 900;
+  for (const WeightFormat& format : formats()) {
+    const tensor::QuantizedWeight w = random_weight(format, 50, 100, seed++);
+    const PackedWeight weight = packed(w, {});
+    std::vector<float> want(100);
+    std::vector<float> got(100);
+    for (const int64_t n : {0, 17, 49}) {
+      tensor::dequantize_row(w, n, want.data());
+      unpack_row(weight, n, got.data());
+      ASSERT_EQ(got, want) << tensor::to_string(format) << " row " << n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nibble::kernels

@@ -1,0 +1,147 @@
+// Rounding of single numbers to the grids of activation formats, for loops on the host
+// (quantize.cc) and kernels on a card (matmul/cuda_prepare.cu): one definition for both.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "tensor/weight_format.h"
+
+#ifdef __CUDACC__
+#define NIBBLE_BOTH __host__ __device__ inline
+#else
+#define NIBBLE_BOTH inline
+#endif
+
+namespace nibble::kernels {
+
+struct Grid {
+  float scale;
+  float zero;  // s8 only
+};
+
+// The smallest dynamic scales: what an all-zero token gets. They keep x / scale finite. Those of
+// e4m3 are the runtimes': per token 1 / (448 * 512), per group 1e-10 / 448.
+constexpr float kSmallestScale = 1e-12f;
+constexpr float kSmallestTokenScale = 1.0f / (448.0f * 512.0f);
+constexpr float kSmallestGroupScale = 1e-10f / 448.0f;
+
+// std::max, min and clamp, of which the first argument wins where the second is nan.
+NIBBLE_BOTH float larger(float a, float b) { return a < b ? b : a; }
+NIBBLE_BOTH float smaller(float a, float b) { return b < a ? b : a; }
+NIBBLE_BOTH float clamped(float v, float low, float high) {
+  return v < low ? low : high < v ? high : v;
+}
+
+NIBBLE_BOTH uint32_t bits_of(float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, 4);
+  return bits;
+}
+NIBBLE_BOTH float float_of(uint32_t bits) {
+  float v;
+  memcpy(&v, &bits, 4);
+  return v;
+}
+
+// Half of the number of steps between the least and the largest integer.
+NIBBLE_BOTH float half_steps(const tensor::ActivationFormat& f) {
+  return static_cast<float>((1 << f.bits) - 1) / 2.0f;
+}
+NIBBLE_BOTH float lowest(const tensor::ActivationFormat& f) {
+  return static_cast<float>(-(1 << (f.bits - 1)));
+}
+
+// The nearest e4m3, ties to even: three bits of mantissa, but no step below 2^-9. |v| <= 448.
+NIBBLE_BOTH float e4m3_of(float v) {
+  const uint32_t bits = bits_of(v);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1)) & 0xfff00000u;
+  const float small = (float_of(magnitude) + 0x1.8p14f) - 0x1.8p14f;
+  const uint32_t out = magnitude < 0x3c800000u ? bits_of(small) : normal;
+  return float_of(out | (bits & 0x80000000u));
+}
+
+// The nearest e2m1, ties to even: 0 .5 1 1.5 2 3 4 6. |v| <= 6.
+NIBBLE_BOTH float e2m1_of(float v) {
+  const uint32_t bits = bits_of(v);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0x1fffffu + ((magnitude >> 22) & 1)) & 0xffc00000u;
+  const float small = (float_of(magnitude) + 0x1.8p22f) - 0x1.8p22f;
+  const uint32_t out = magnitude < 0x3f800000u ? bits_of(small) : normal;
+  return float_of(out | (bits & 0x80000000u));
+}
+
+// To the nearest integer, ties to even, for |v| < 2^22.
+NIBBLE_BOTH float nearest(float v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
+
+// q - zero.
+NIBBLE_BOTH float s8_of(float v, Grid grid, float least) {
+  const float wide = clamped(v / grid.scale, -1024.0f, 1024.0f);
+  return clamped(nearest(wide) + grid.zero, least, -1 - least) - grid.zero;
+}
+
+// What the largest magnitude of a token or group becomes.
+NIBBLE_BOTH float largest_of(const tensor::ActivationFormat& f) {
+  if (f.type == tensor::ActivationFormat::Type::kE2M1) return 6.0f;
+  if (f.type == tensor::ActivationFormat::Type::kE4M3) return 448.0f;
+  return f.half_range ? half_steps(f) : -1 - lowest(f);
+}
+
+// The power of two for a group whose largest magnitude is `most`. OCP Microscaling Formats 1.0, 6.3
+// for the floor; the others are what the tools do instead. Never below 2^-127.
+NIBBLE_BOTH float power_of_two(const tensor::ActivationFormat& f, float most) {
+  using Rule = tensor::ActivationFormat::ScaleRule;
+  const float largest = largest_of(f);
+  if (!(most <= 3.402823466e38f)) return most - most;  // nan
+  int exponent = -127;
+  if (f.scale_rule == Rule::kE8M0Ceil) {
+    const float scale = most / largest;
+    if (scale > 0 && frexpf(scale, &exponent) == 0.5f) --exponent;
+  } else if (most > 0) {
+    const float up = f.scale_rule == Rule::kE8M0Even ? 1.75f : 2.0f;
+    const float mantissa = 2 * frexpf(most, &exponent);  // in [1, 2)
+    exponent -= (mantissa < up ? 1 : 0) + ilogbf(largest);
+  }
+  return ldexpf(1.0f, exponent < -127 ? -127 : exponent);
+}
+
+// NVFP4: the group's scale is an e4m3 number times the checkpoint's `input_scale`. One that rounds
+// to 0 becomes 1/8, as compressed-tensors has it: all inputs of its group then round to 0.
+NIBBLE_BOTH float two_level_scale(float most, float input_scale) {
+  const float scale = e4m3_of(smaller(most / 6.0f / input_scale, 448.0f));
+  return (scale == 0 ? 0.125f : scale) * input_scale;
+}
+
+// From the least and the largest number, 0 among them.
+NIBBLE_BOTH Grid asymmetric_grid(const tensor::ActivationFormat& f, float low, float high) {
+  const float scale = larger((high - low) / (2 * half_steps(f)), kSmallestScale);
+  const float least = lowest(f);
+  return {scale, nearbyintf(clamped(least - low / scale, least, -1 - least))};
+}
+
+// From the largest magnitude of a token or group that is not an outlier.
+NIBBLE_BOTH Grid symmetric_grid(const tensor::ActivationFormat& f, float input_scale, float most) {
+  using Rule = tensor::ActivationFormat::ScaleRule;
+  if (f.upper_bound > 0) most = smaller(most, f.upper_bound);
+  if (f.scale_rule == Rule::kE4M3) return {two_level_scale(most, input_scale), 0};
+  if (f.scale_rule != Rule::kFloat) return {power_of_two(f, most), 0};
+  const float scale = most / largest_of(f);
+  if (f.type == tensor::ActivationFormat::Type::kS8) return {larger(scale, kSmallestScale), 0};
+  const bool grouped = f.granularity == tensor::ActivationFormat::Granularity::kGroup;
+  return {larger(scale, grouped ? kSmallestGroupScale : kSmallestTokenScale), 0};
+}
+
+// Floats are multiplied by the reciprocal of the scale, as the runtimes do it (and not divided):
+// near the middle of two codes the two differ. nan stays.
+NIBBLE_BOTH float e2m1_rounded(float x, float inverse, float scale) {
+  const float rounded = e2m1_of(clamped(x * inverse, -6.0f, 6.0f)) * scale;
+  return x == x ? rounded : x;
+}
+NIBBLE_BOTH float e4m3_rounded(float x, float inverse, float scale) {
+  const float rounded = e4m3_of(clamped(x * inverse, -448.0f, 448.0f)) * scale;
+  return x == x ? rounded : x;
+}
+
+}  // namespace nibble::kernels

@@ -1,0 +1,250 @@
+// A whole model on a card: every golden folder's logits against the CPU's, the greedy text of the
+// packaged model. Without a card these tests say so and are skipped.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nibble/nibble.h"
+
+namespace nibble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OnCard : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<std::string> found = version().devices_found;
+    const bool card = std::any_of(found.begin(), found.end(), [](const std::string& device) {
+      return device.rfind("cuda", 0) == 0;
+    });
+    if (!card) GTEST_SKIP() << "no CUDA card that nibble can use is here";
+  }
+
+  static Options options(const std::string& device, const std::string& precision) {
+    Options out;
+    out.device = device;
+    out.precision = precision;
+    out.threads = 2;
+    out.ctx = 256;
+    out.kv_cache_dtype = precision == "exact" ? "f32" : "f16";
+    return out;
+  }
+};
+
+// Every folder of tests/golden that holds a model.
+std::vector<std::string> golden_models() {
+  std::vector<std::string> out;
+  const fs::path root = fs::path(NIBBLE_SOURCE_DIR) / "tests/golden";
+  for (const auto& scheme : fs::directory_iterator(root)) {
+    if (!scheme.is_directory()) continue;
+    for (const auto& folder : fs::directory_iterator(scheme)) {
+      if (!fs::exists(folder.path() / "expected/logits.safetensors")) continue;
+      std::vector<std::string> ggufs;
+      for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
+      }
+      std::sort(ggufs.begin(), ggufs.end());
+      out.push_back(ggufs.empty() ? folder.path().string() : ggufs.front());
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<int32_t> some_tokens(int64_t vocab, int64_t count) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) {
+    out.push_back(static_cast<int32_t>((3 + i * 37 + i * i) % vocab));
+  }
+  return out;
+}
+
+struct Difference {
+  double most = 0;
+  double mean = 0;     // root of the mean square
+  double typical = 0;  // size of a logit, likewise
+};
+
+Difference difference(const std::vector<float>& a, const std::vector<float>& b) {
+  Difference out;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(a[i]) - b[i]);
+    if (!(error <= out.most)) out.most = error;
+    out.mean += error * error;
+    out.typical += static_cast<double>(b[i]) * b[i];
+  }
+  out.mean = std::sqrt(out.mean / static_cast<double>(b.size()));
+  out.typical = std::sqrt(out.typical / static_cast<double>(b.size()));
+  return out;
+}
+
+// golden_test.cc derives it: float32 sums in another order.
+constexpr double kTolerance = 16 * 1.4e-5;
+
+std::vector<float> logits_of(const Model& model, const std::vector<int32_t>& tokens, bool each) {
+  Session session(model);
+  std::vector<float> out;
+  const size_t step = each ? 1 : tokens.size();
+  for (size_t i = 0; i < tokens.size(); i += step) {
+    auto rows = session.logits({tokens.data() + i, step});
+    if (!rows) {
+      ADD_FAILURE() << rows.error().message;
+      return {};
+    }
+    out.insert(out.end(), rows->values.begin(), rows->values.end());
+  }
+  return out;
+}
+
+// Activations that a checkpoint rounds may fall to either side of the middle between two codes when
+// a sum differs in its last bit; such a token then differs by a step of the grid.
+bool rounds_activations(const Plan& plan) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(),
+                     [](const LayerPlan& layer) { return layer.activation != "float"; });
+}
+
+TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
+  for (const std::string& path : golden_models()) {
+    SCOPED_TRACE(path);
+    auto cpu = Model::load(path, options("cpu", "exact"));
+    auto card = Model::load(path, options("cuda", "exact"));
+    EXPECT_TRUE(cpu) << cpu.error().message;
+    EXPECT_TRUE(card) << card.error().message;
+    if (!cpu || !card) continue;
+    const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
+    const std::vector<float> want = logits_of(*cpu, tokens, false);
+    for (const bool each : {false, true}) {  // prefill, then decode
+      const std::vector<float> got = logits_of(*card, tokens, each);
+      if (got.size() != want.size()) {
+        ADD_FAILURE() << got.size() << " logits, not " << want.size();
+        continue;
+      }
+      const Difference d = difference(got, want);
+      if (rounds_activations(cpu->plan())) {
+        EXPECT_LE(d.mean, 0.02 * d.typical) << (each ? "decode" : "prefill");
+      } else {
+        EXPECT_LE(d.most, kTolerance * d.typical) << (each ? "decode" : "prefill");
+      }
+
+      std::printf("%s: %s %.2e of a logit, %.2e in the mean\n", path.c_str(),
+                  each ? "decode" : "prefill", d.most / d.typical, d.mean / d.typical);
+    }
+  }
+}
+
+// bf16 keeps 8 bits, so that factors are off by 2^-9. What these small random models make of that
+// was computed in float64 with weights and inputs rounded so: for gptq/b4_g32 4 % of a typical
+// logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
+// %.
+TEST_F(OnCard, fast_logits_are_near) {
+  for (const char* folder : {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block"}) {
+    SCOPED_TRACE(folder);
+    const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
+    auto cpu = Model::load(path, options("cpu", "exact"));
+    auto card = Model::load(path, options("cuda", "fast"));
+    ASSERT_TRUE(cpu && card);
+    const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
+    const Difference d =
+        difference(logits_of(*card, tokens, false), logits_of(*cpu, tokens, false));
+    EXPECT_LE(d.mean, 0.1 * d.typical);
+    std::printf("%s: %.2e of a logit in the mean\n", folder, d.mean / d.typical);
+  }
+}
+
+std::vector<int32_t> greedy(const Model& model, const std::vector<int32_t>& prompt) {
+  Session session(model);
+  GenerateOptions how;
+  how.max_tokens = 64;
+  how.temperature = 0;
+  how.ignore_eos = true;
+  auto made = session.generate(prompt, how);
+  EXPECT_TRUE(made) << made.error().message;
+  return made ? made->tokens : std::vector<int32_t>{};
+}
+
+// Texts may part only where two logits are closer than `close`.
+void expect_same_text(const Model& cpu, const Model& card, float close) {
+  const auto prompt = *cpu.tokenizer().encode("The river was long and");
+  const std::vector<int32_t> want = greedy(cpu, prompt);
+  const std::vector<int32_t> got = greedy(card, prompt);
+  ASSERT_EQ(got.size(), 64u);
+  const auto [a, b] = std::mismatch(want.begin(), want.end(), got.begin());
+  std::printf("%td tokens are equal\n", a - want.begin());
+  if (a == want.end()) return;
+  std::vector<int32_t> ids = prompt;
+  ids.insert(ids.end(), want.begin(), a);
+  Session session(cpu);
+  const auto rows = session.logits(ids);
+  ASSERT_TRUE(rows);
+  const float* last = rows->values.data() + rows->values.size() - rows->columns;
+  EXPECT_LE(std::fabs(last[*a] - last[*b]), close) << "at token " << a - want.begin();
+}
+
+TEST_F(OnCard, greedy_text_is_the_cpus) {
+  const auto path = find_packaged_model("smollm2");
+  if (!path) GTEST_SKIP() << "smollm2 is not there; ./quickstart fetches it";
+  auto cpu = Model::load(*path, options("cpu", "exact"));
+  ASSERT_TRUE(cpu) << cpu.error().message;
+  // 30 layers instead of the 2 of kTolerance, times a typical logit of about 10.
+  const float exact = static_cast<float>(kTolerance) * 15 * 10;
+  for (const auto& [precision, close] : {std::pair{"exact", exact}, {"fast", 0.3f}}) {
+    SCOPED_TRACE(precision);
+    auto card = Model::load(*path, options("cuda", precision));
+    ASSERT_TRUE(card) << card.error().message;
+    expect_same_text(*cpu, *card, close);
+  }
+}
+
+TEST_F(OnCard, a_second_sequence_does_not_disturb_the_first) {
+  const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32";
+  auto card = Model::load(path, options("cuda", "exact"));
+  ASSERT_TRUE(card) << card.error().message;
+  const std::vector<int32_t> tokens = some_tokens(card->vocab_size(), 24);
+  const std::vector<float> want = logits_of(*card, tokens, false);
+  Session first(*card);
+  Session second(*card);
+  std::vector<float> got;
+  for (const int32_t token : tokens) {
+    auto row = first.logits({&token, 1});
+    ASSERT_TRUE(row);
+    got.insert(got.end(), row->values.begin(), row->values.end());
+    ASSERT_TRUE(second.logits({tokens.data(), 1}));
+  }
+  const Difference d = difference(got, want);
+  EXPECT_LE(d.most, kTolerance * d.typical);
+}
+
+// ---- on any machine
+
+TEST(cuda_plan, is_made_for_an_h200_where_there_is_no_card) {
+  Options options;
+  options.device = "cuda";
+  auto plan = inspect(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32_act", options);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_TRUE(plan->problems.empty());
+  EXPECT_NE(plan->hardware.find("NVIDIA"), std::string::npos) << plan->hardware;
+  for (const LayerPlan& layer : plan->layers) {
+    EXPECT_EQ(layer.packing, "cuda");
+    ASSERT_FALSE(layer.kernels.empty());
+    EXPECT_EQ(layer.kernels[0].kernel, "matvec_f32_any_f32_cuda");
+  }
+}
+
+TEST(cuda_plan, words_that_name_no_card_are_refused) {
+  for (const char* device : {"cuda:", "cuda:x", "cuda:-1", "cuda0", "gpu"}) {
+    Options options;
+    options.device = device;
+    auto plan = inspect(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32", options);
+    ASSERT_FALSE(plan) << device;
+    EXPECT_EQ(plan.error().message, "--device: \"" + std::string(device) +
+                                        "\" is not known; expected cpu, cuda or cuda:N");
+  }
+}
+
+}  // namespace
+}  // namespace nibble
