@@ -136,8 +136,11 @@ TEST(nibble, inspect_asks_about_hardware_that_is_not_here) {
 
 TEST(nibble, an_isa_that_this_machine_lacks_is_refused) {
   const Json found = json_of(nibble({"--version", "--json"}))["isas_found"];
+  std::ostringstream cpu;  // amx has no kernels yet, so the program does not list it
+  cpu << std::ifstream("/proc/cpuinfo").rdbuf();
   for (const std::string isa : {"avx2", "avx512", "amx"}) {
     if (std::find(found.begin(), found.end(), isa) != found.end()) continue;
+    if (contains(cpu.str(), " " + isa + "_tile")) continue;
     expect_error(nibble({"run", kAwq, "-p", "a", "--isa", isa}), 1, "--isa " + isa);
     return;
   }
