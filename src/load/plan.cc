@@ -319,15 +319,23 @@ class Planner {
     return {};
   }
 
-  // On a CPU activations between layers are f32, which every dialect accepts so far; one that did
-  // not would say so here.
+  // What the dialect needs from the machine. Activations between layers are f32, which every
+  // dialect accepts so far; one that did not would say so here. A CPU has a path for every dialect.
   void check_requirements() {
-    const std::vector<std::string> accepted = quantization_->requirements().activation_dtypes;
-    if (std::find(accepted.begin(), accepted.end(), "f32") != accepted.end()) return;
-    plan_.problems.push_back(
-        fmt::format("{} checkpoints take activations as {}, and on a CPU they are "
-                    "f32",
-                    plan_.scheme, fmt::join(accepted, " or ")));
+    const quant::Requirements needs = quantization_->requirements();
+    const std::vector<std::string>& accepted = needs.activation_dtypes;
+    if (std::find(accepted.begin(), accepted.end(), "f32") == accepted.end()) {
+      plan_.problems.push_back(
+          fmt::format("{} checkpoints take activations as {}, and between layers they are f32",
+                      plan_.scheme, fmt::join(accepted, " or ")));
+    }
+    const std::optional<device::Gpu>& gpu = options_.hardware.gpu;
+    const int major = needs.min_cuda_capability / 10, minor = needs.min_cuda_capability % 10;
+    if (!gpu || gpu->at_least(major, minor)) return;
+    plan_.problems.push_back(fmt::format(
+        "{} checkpoints need a card of compute capability {}.{} or newer; {} has {}.{}; "
+        "--device cpu runs them",
+        plan_.scheme, major, minor, gpu->name, gpu->major, gpu->minor));
   }
 
   void plan_modules() {

@@ -132,6 +132,23 @@ TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {
   EXPECT_EQ(decoder->layers[0].k.bias.size(), 4u);
 }
 
+TEST(plan, a_card_that_is_too_old_for_the_dialect_is_refused_with_what_helps) {
+  TempFolder folder;
+  write(folder, config(""), tiny_llama());
+  PlanOptions options;
+  options.hardware.gpu = device::Gpu{.name = "a V100", .major = 7, .minor = 0};
+  auto p = planned(folder, options);
+  ASSERT_TRUE(p) << p.error().message;
+  ASSERT_FALSE(p->plan.problems.empty());
+  EXPECT_EQ(p->plan.problems[0],
+            "unquantized checkpoints need a card of compute capability 7.5 or newer; a V100 has "
+            "7.0; --device cpu runs them");
+  options.hardware.gpu->minor = 5;
+  p = planned(folder, options);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+}
+
 TEST(plan, an_override_of_rope_theta_reaches_rope_parameters) {
   TempFolder folder;
   write(folder, config(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, )"),

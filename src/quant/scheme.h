@@ -32,7 +32,7 @@ struct CheckpointFacts {
 
 // What the dialect needs from a machine: asked on one that lacks it, the sentence says what helps.
 struct Requirements {
-  int min_cuda_capability = 70;  // 75 is sm_75; a CPU always has a path
+  int min_cuda_capability = 75;  // sm_75: the reference path runs every format from there on
   std::vector<std::string> activation_dtypes = {"f32", "bf16", "f16"};  // accepted, --dtype
 };
 
