@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <initializer_list>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "device/cuda.h"
@@ -131,11 +133,31 @@ Result<void> check_kernel(const std::string& glob) {
                           glob.substr(0, 80), all, fmt::join(names, ", ")));
 }
 
-Result<void> refuse_what_is_not_there(const Options& options, bool for_run) {
-  if (!options.quantization_config.empty()) {
-    return fail(ErrorCode::kUnsupported,
-                "--quantization-config: none of the schemes of this version takes one");
+// --quantization-config: JSON, or the name of a file with it.
+Result<std::optional<base::Json>> quantization_config_of(const std::string& option) {
+  if (option.empty()) return std::optional<base::Json>();
+  std::string text = option;
+  std::string where = "--quantization-config";
+  if (option.find('{') == option.npos) {
+    where = option;
+    std::ifstream file(option, std::ios::binary);
+    std::ostringstream bytes;
+    if (file) bytes << file.rdbuf();
+    if (!file || !bytes) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("--quantization-config {}: the file cannot be read", option));
+    }
+    text = bytes.str();
   }
+  NIBBLE_ASSIGN(base::Json json, base::parse_json(text, where));
+  if (!json.is_object()) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("{}: expected an object, found {}", where, json.describe()));
+  }
+  return std::optional<base::Json>(std::move(json));
+}
+
+Result<void> refuse_what_is_not_there(const Options& options, bool for_run) {
   for (const auto& [option, ranks] : {std::pair{"--tp", options.tp}, {"--ep", options.ep}}) {
     if (ranks < 1) {
       return fail(ErrorCode::kUsage,
@@ -164,6 +186,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
   NIBBLE_TRY(resolve_device(options, for_run, out));
   NIBBLE_TRY(refuse_what_is_not_there(options, for_run));
   NIBBLE_TRY(check_kernel(options.kernel));
+  NIBBLE_ASSIGN(out.plan.quantization_config, quantization_config_of(options.quantization_config));
   out.plan.policy.kernel_glob = options.kernel;
   NIBBLE_ASSIGN(out.plan.policy.precision,
                 value_of<Precision>("--precision", options.precision,

@@ -259,7 +259,31 @@ class Planner {
     }
   }
 
+  // A dictionary from the command line stands where config.json's would, and never beside another.
+  Result<void> take_quantization_config() {
+    if (!options_.quantization_config) return {};
+    if (checkpoint_.gguf() != nullptr) {
+      return fail(ErrorCode::kUsage,
+                  "--quantization-config: a GGUF file says itself how it is quantized");
+    }
+    NIBBLE_ASSIGN(const quant::QuantizationSource own,
+                  quant::find_quantization(&plan_.config, checkpoint_.hf_quant_config(), nullptr,
+                                           std::string_view()));
+    if (own.dictionary != nullptr) {
+      return fail(ErrorCode::kUsage,
+                  fmt::format("--quantization-config: the checkpoint has its own ({}); leave the "
+                              "option out, or change single keys with --override",
+                              own.where));
+    }
+    const std::string where = plan_.config.where();
+    plan_.config.set("quantization_config", *options_.quantization_config);
+    plan_.config.set_where(where);
+    plan_.notes.push_back("the quantization_config is that of --quantization-config");
+    return {};
+  }
+
   Result<void> find_scheme() {
+    NIBBLE_TRY(take_quantization_config());
     NIBBLE_ASSIGN(source_,
                   quant::find_quantization(
                       &plan_.config, checkpoint_.hf_quant_config(), checkpoint_.quantize_config(),

@@ -26,6 +26,8 @@ struct PlanOptions {
   std::optional<kernels::KvType> kv_type;                 // --kv-cache-dtype; nothing: auto
   kernels::KvType kv_left_alone = kernels::KvType::kF16;  // where the checkpoint asks for none
   std::string quantization;                               // --quantization, "" when not given
+  // --quantization-config: the dictionary of a checkpoint that has none.
+  std::optional<base::Json> quantization_config;
   std::vector<std::pair<std::string, std::string>> overrides;
 };
 

@@ -612,6 +612,34 @@ TEST(nibble, eight_bit_caches_stay_near_floats_and_take_half_the_memory) {
   EXPECT_LT(per_token("int8"), per_token("f16"));
 }
 
+TEST(nibble, a_lost_quantization_config_comes_from_the_command_line) {
+  const Copy copy(kGolden + "gptq/b4_g32");
+  fs::remove(copy.path() + "/quantize_config.json");
+  std::ifstream in(copy.path() + "/config.json");
+  Json config = Json::parse(in);
+  in.close();
+  const std::string given = config["quantization_config"].dump();
+  expect_error(nibble({"weights", copy.path(), "model.layers.0.self_attn.q_proj",
+                       "--quantization-config", given}),
+               2,
+               "--quantization-config: the checkpoint has its own (config.json: "
+               "quantization_config); leave the option out, or change single keys with "
+               "--override");
+  config.erase("quantization_config");
+  std::ofstream(copy.path() + "/config.json") << config;
+  const std::string file = copy.path() + "/lost.json";
+  std::ofstream(file) << given;
+  const std::string module = "model.layers.0.self_attn.q_proj";
+  const std::string wanted = nibble({"weights", kGolden + "gptq/b4_g32", module}).out;
+  for (const std::string& option : {given, file}) {
+    const Ran ran = nibble({"weights", copy.path(), module, "--quantization-config", option});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(ran.out, wanted);
+  }
+  expect_error(nibble({"inspect", copy.path(), "--quantization-config", "/nowhere.json"}), 1,
+               "--quantization-config /nowhere.json: the file cannot be read");
+}
+
 TEST(nibble, fit_knows_the_cache_of_a_token) {
   const Json json = json_of(nibble({"fit", kAwq, "--json"}));
   EXPECT_EQ(json["fits"], true);

@@ -113,6 +113,13 @@ class EetqMethod : public LinearMethod {
     }
     out.code = {DType::kS8, {n, k}, out.code_owner.data(), out.code_owner.size()};
     NIBBLE_ASSIGN(out.scale, read_floats(*scales, "weight_scales"));
+    // An output of zeros: the tool divides 0 by 0, and its clamping makes 127 of that.
+    for (int64_t row = 0; row < n; ++row) {
+      int8_t* codes = code + row * k;
+      if (out.scale[static_cast<size_t>(row)] == 0 && std::count(codes, codes + k, 127) == k) {
+        std::fill(codes, codes + k, int8_t{0});
+      }
+    }
     return out;
   }
 

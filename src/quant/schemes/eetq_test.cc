@@ -86,6 +86,15 @@ TEST(eetq, codes_without_extreme_ones_are_read_all_the_same) {
   EXPECT_EQ(dequantize(*weight), expected(code));
 }
 
+TEST(eetq, an_output_of_zeros_which_the_tool_gives_codes_of_127_has_codes_of_0) {
+  std::vector<int8_t> code = random_codes();
+  for (size_t k = 0; k < kK; ++k) code[k * kN] = 127;  // output 0, whose scale is 0
+  const auto weight = load_layer(checkpoint_of(as_on_tensor_cores(code)), kConfig, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(weight->code.data), kK),
+            std::string(kK, '\0'));
+}
+
 TEST(eetq, the_order_of_a_v100_is_refused) {
   EXPECT_EQ(message(load_layer(checkpoint_of(as_on_a_v100(random_codes())), kConfig, kLayer)),
             "weight: 18 of 64 outputs have no code of 127 or -128, but all have one when the bytes "

@@ -88,12 +88,13 @@ bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method.e
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
   for (const tensor::TensorInfo& info : facts.tensors.all) {
     if (!is_quantized_tensor(info)) continue;
+    const bool lost = facts.quantization == nullptr;
     return fail(ErrorCode::kUnsupported,
-                fmt::format("{}, but {} is stored as {} {}; name the scheme with --quantization",
-                            facts.quantization == nullptr
-                                ? "the checkpoint has no quantization_config"
-                                : facts.quantization_where + " has no quant_method",
-                            info.name, tensor::name(info.dtype), tensor::to_string(info.shape)));
+                fmt::format("{}, but {} is stored as {} {}; name the scheme with --quantization{}",
+                            lost ? "the checkpoint has no quantization_config"
+                                 : facts.quantization_where + " has no quant_method",
+                            info.name, tensor::name(info.dtype), tensor::to_string(info.shape),
+                            lost ? ", or give its lost config with --quantization-config" : ""));
   }
   auto config = std::make_unique<UnquantizedConfig>();
   if (facts.quantization != nullptr) {

@@ -55,9 +55,11 @@ TEST(unquantized, f64_is_rounded_to_f32_and_says_so) {
 TEST(unquantized, quantized_tensors_without_a_config_are_refused) {
   TestCheckpoint checkpoint;
   checkpoint.add<int32_t>("model.layers.0.mlp.up_proj.qweight", DType::kS32, {1, 2}, {0, 0});
-  EXPECT_EQ(message(parse_plain(checkpoint)),
-            "the checkpoint has no quantization_config, but model.layers.0.mlp.up_proj.qweight is "
-            "stored as s32 (1, 2); name the scheme with --quantization");
+  EXPECT_EQ(
+      message(parse_plain(checkpoint)),
+      "the checkpoint has no quantization_config, but model.layers.0.mlp.up_proj.qweight is "
+      "stored as s32 (1, 2); name the scheme with --quantization, or give its lost config with "
+      "--quantization-config");
   const base::Json stub = json(R"({"version": "0.6.0"})");
   EXPECT_EQ(message(parse_plain(checkpoint, &stub)),
             "config.json: quantization_config has no quant_method, but "
