@@ -134,10 +134,8 @@ Result<std::shared_ptr<Cuda>> Cuda::open(int index) {
     return fail(ErrorCode::kUnsupported,
                 cards.empty()
                     ? std::string("this machine has no NVIDIA card")
-                    : fmt::format("there is no card {}; this machine has {}: 0{}", index,
-                                  cards.size() == 1 ? "one card" : "several cards",
-                                  cards.size() == 1 ? std::string()
-                                                    : fmt::format(" to {}", cards.size() - 1)));
+                    : fmt::format("there is no card {}; the last one of this machine is {}", index,
+                                  cards.size() - 1));
   }
   const Gpu& gpu = cards[static_cast<size_t>(index)];
   NIBBLE_TRY(check_supported(gpu));
