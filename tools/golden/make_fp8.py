@@ -12,7 +12,6 @@ Expected weights are the float32 product of code and scale. Expected logits come
 with activations quantized as the checkpoint says, 'logits_float' with activations left in float32.
 """
 
-import copy
 import sys
 import types
 
@@ -24,7 +23,7 @@ from transformers.integrations.finegrained_fp8 import Fp8Quantize
 
 from common import GOLDEN, write_expected_weights, write_made_by
 from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
-from tiny import tiny_model, tiny_tokens, write_logits
+from tiny import stable_logits, tiny_model, write_logits
 
 BF16, E4M3, E5M2 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 BLOCK = 128
@@ -205,27 +204,6 @@ def with_activations(model, names, granularity, static):
 
         model.get_submodule(name).register_forward_pre_hook(hook)
     return model
-
-
-def stable_logits(model):
-    """Tokens and float32 logits that small arithmetic differences do not move.
-
-    An activation close to the middle of two e4m3 values can fall to either side, which moves logits
-    by far more than float32 arithmetic does. Tokens are drawn until float64 runs, also with the
-    embedding scaled by 1 +- 1e-6, agree with the float32 run.
-    """
-    double = copy.deepcopy(model).double()
-    embedding = double.model.embed_tokens.weight.data.clone()
-    for seed in range(7, 200):
-        tokens = tiny_tokens(seed=seed)
-        answer = logits(model, tokens)
-        spread = 0.0
-        for factor in (1.0, 1 + 1e-6, 1 - 1e-6):
-            double.model.embed_tokens.weight.data = embedding * factor
-            spread = max(spread, float((answer - logits(double, tokens)).abs().max()))
-        if spread < 1e-4:
-            return tokens, answer, spread
-    raise RuntimeError("no stable tokens")
 
 
 def make(name):

@@ -9,7 +9,6 @@ spellings and granularities. No tool is run: the layouts are those of ModelOpt a
 applied to keys after the rotation and to values, for every token that attention reads, its own too.
 """
 
-import copy
 import sys
 
 import torch
@@ -18,7 +17,7 @@ from safetensors.torch import save_file
 from common import GOLDEN, write_made_by
 from kv import attention_reads, quantized
 from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
-from tiny import tiny_model, tiny_tokens, write_logits
+from tiny import stable_logits, tiny_model, tiny_tokens, write_logits
 
 SMALL = dict(num_hidden_layers=1, hidden_size=32, intermediate_size=32)
 SCHEME = {
@@ -75,23 +74,6 @@ def scale_of(low, high, kind, granularity):
         scale = (high - low) / 255
         zero = torch.round(-128 - low / scale)
     return scale.bfloat16().float() if granularity == "head" else scale, zero
-
-
-def stable_logits(model):
-    """Tokens whose logits do not move by more than float32 does: no key or value lies near the
-    middle of two codes. (make_fp8.py has the same for activations.)"""
-    double = copy.deepcopy(model).double()
-    embedding = double.model.embed_tokens.weight.data.clone()
-    for seed in range(7, 400):
-        tokens = tiny_tokens(seed=seed)
-        answer = logits(model, tokens)
-        spread = 0.0
-        for factor in (1.0, 1 + 1e-6, 1 - 1e-6):
-            double.model.embed_tokens.weight.data = embedding * factor
-            spread = max(spread, float((answer - logits(double, tokens)).abs().max()))
-        if spread < 1e-4:
-            return tokens, answer, spread
-    raise RuntimeError("no stable tokens")
 
 
 def make(name):

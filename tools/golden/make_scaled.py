@@ -15,7 +15,7 @@ from transformers.integrations.mxfp4 import _convert_moe_packed_tensors
 
 from common import GOLDEN, crc32
 from slim import BF16, E2M1, E4M3, group_s8, linears, mx, save_folder, slim_config, static_e4m3
-from slim import stable_logits, to_e4m3, token_e4m3, token_s8, write_expected
+from slim import slim_tokens, to_e4m3, token_e4m3, token_s8, write_expected
 from tiny import float_model, logits, tiny_model, write_logits
 
 E8M0 = torch.float8_e8m0fnu
@@ -256,7 +256,7 @@ def make_online():
         quantized.get_submodule(name).register_forward_pre_hook(
             lambda _, inputs: (token_e4m3()(inputs[0]),)
         )
-    tokens, answer, _ = stable_logits(quantized)
+    tokens, answer, _ = stable_logits(quantized, slim_tokens)
     expected = folder / "expected"
     (expected / "weights_crc32.json").unlink()
     (expected / "online_fp8_crc32.json").write_text(

@@ -1,13 +1,12 @@
 """Shared by the scripts that quantize a tiny model layer by layer: saving, expected weights, logits."""
 
-import copy
-
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from common import write_expected_weights, write_made_by
-from tiny import as_transformers_4, float_model, logits, save_tokenizer, tiny_tokens, write_logits
+from tiny import as_transformers_4, float_model, logits, save_tokenizer, stable_logits
+from tiny import tiny_tokens, write_logits
 
 K_PROJ = "model.layers.0.self_attn.k_proj"
 
@@ -39,22 +38,6 @@ def save_checkpoint(folder, config, tensors, quantization, v4=False):
     save_tokenizer(folder)
     if v4:
         as_transformers_4(folder)
-
-
-def stable_logits(model):
-    """Tokens and float32 logits that small arithmetic differences do not move (see make_fp8.py)."""
-    double = copy.deepcopy(model).double()
-    embedding = double.model.embed_tokens.weight.data.clone()
-    for seed in range(7, 400):
-        tokens = tiny_tokens(seed=seed)
-        answer = logits(model, tokens)
-        spread = 0.0
-        for factor in (1.0, 1 + 1e-6, 1 - 1e-6):
-            double.model.embed_tokens.weight.data = embedding * factor
-            spread = max(spread, float((answer - logits(double, tokens)).abs().max()))
-        if spread < 1e-4:
-            return tokens, answer, spread
-    raise RuntimeError("no stable tokens")
 
 
 def write_expected(folder, tensors, weights, script, packages, notes, full=(K_PROJ,), inputs=None):
