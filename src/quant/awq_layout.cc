@@ -73,10 +73,7 @@ class AwqMethod : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* qweight, need(raw, Slot::kWeight, "qweight", {k, words}));
     NIBBLE_ASSIGN(const TensorView* qzeros, need(raw, Slot::kZero, "qzeros", {g, words}));
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, "scales", {g, n}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(const std::vector<float> scale, read_floats(*scales, "scales"));
     out.scale = transposed(scale, g, n);
     out.zero.resize(out.scale.size());

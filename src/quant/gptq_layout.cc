@@ -77,10 +77,7 @@ class GptqMethod : public LinearMethod {
     const int64_t groups = p_.desc_act     ? groups_
                            : p_.group == 0 ? 1
                                            : (k + p_.group - 1) / p_.group;
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, "scales", {groups, n}));
     NIBBLE_ASSIGN(std::vector<float> scale, read_floats(*scales, "scales"));
     NIBBLE_ASSIGN(const std::vector<float> zero, read_zeros(n, groups, raw));

@@ -214,7 +214,7 @@ Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const 
   const std::string_view name = strip(module);
   const std::vector<size_t> starts = segment_starts(name);
   std::optional<size_t> best = compiled_->first_literal(name);
-  const std::vector<std::string> placed = placements(module);
+  std::vector<std::string> placed;  // made for the first regular expression: most lists have none
   std::unique_ptr<pcre2_match_data, MatchDeleter> match_data;
   for (const Pattern& pattern : compiled_->patterns) {
     if (best && *best < pattern.rule) break;
@@ -224,6 +224,7 @@ Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const 
       if (!match_data) {
         return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where_));
       }
+      if (placed.empty()) placed = placements(module);
       for (const std::string& place : placed) {
         const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(place.data()),
                                    place.size(), 0, 0, match_data.get(), compiled_->context.get());

@@ -112,6 +112,17 @@ class LinearMethod {
   // suffix and the value; the loader adds the layer.
   virtual Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const = 0;
+
+ protected:
+  // What process_weights_after_loading fills: the promised formats and the size, nothing else.
+  tensor::QuantizedWeight empty_weight(int64_t n, int64_t k) const {
+    tensor::QuantizedWeight out;
+    out.format = weight_format();
+    out.activation = activation_format();
+    out.n = n;
+    out.k = k;
+    return out;
+  }
 };
 
 // A mixture of experts: one method per expert projection. Used from the MoE issue on.

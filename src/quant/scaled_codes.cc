@@ -127,11 +127,7 @@ class ScaledCodesMethod : public LinearMethod {
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_TRY(read_codes(raw, out));
     NIBBLE_TRY(scale_weight(raw, out));
     if (!codes_.input_factor.empty()) {

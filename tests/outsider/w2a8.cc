@@ -54,11 +54,7 @@ class W2A8Method : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* packed, need(raw, Slot::kWeight, "weight_packed", {n, k / 4}));
     NIBBLE_ASSIGN(const TensorView* scales,
                   need(raw, Slot::kScale, "weight_scale", {n, k / kGroup}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.scale, read_floats(*scales, "weight_scale"));
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
     auto* code = reinterpret_cast<int8_t*>(out.code_owner.data());

@@ -71,11 +71,7 @@ class BitnetMethod : public LinearMethod {
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
     out.code = {DType::kU8, {n, k}, out.code_owner.data(), out.code_owner.size()};
     if (stored_ == Stored::kFloats) {

@@ -90,10 +90,7 @@ class FourBitMethod : public LinearMethod {
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(const std::vector<float> absmax, read_bnb_absmax(b_, n * k, raw));
     const int64_t groups = out.groups(), width = group_ == b_.k ? k : group_;
     out.scale.resize(static_cast<size_t>(n * groups));
@@ -167,11 +164,7 @@ class Int8Method : public LinearMethod {
                                 id));
       }
     }
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.scale, read_floats(*absmax, "SCB"));
     for (float& scale : out.scale) scale *= 1.0f / 127.0f;
     out.code = *weight;

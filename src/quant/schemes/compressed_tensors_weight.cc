@@ -128,11 +128,7 @@ class CompressedMethod : public LinearMethod {
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = f_.activation;
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     out.input_hadamard = f_.input_hadamard;
     if (out.input_hadamard != 0 && k % out.input_hadamard != 0) {
       return fail(ErrorCode::kUnsupported,

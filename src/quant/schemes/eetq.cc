@@ -93,10 +93,7 @@ class EetqMethod : public LinearMethod {
       int64_t n, int64_t k, const RawWeights& raw) const override {
     NIBBLE_ASSIGN(const TensorView* weight, need_count(raw, Slot::kWeight, "weight", n * k));
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, "weight_scales", {n}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
     const auto* bytes = reinterpret_cast<const uint8_t*>(weight->data);
     auto* code = reinterpret_cast<int8_t*>(out.code_owner.data());

@@ -62,11 +62,7 @@ class OnlineFp8Method : public LinearMethod {
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
     NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, "weight", {n, k}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
     const auto code = out.code_owner.as<uint8_t>();
     const uint64_t row_bytes = weight->bytes / static_cast<uint64_t>(n);

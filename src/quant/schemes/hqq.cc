@@ -128,10 +128,7 @@ class HqqMethod : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* zeros, need_count(raw, Slot::kZero, "zero", groups));
     NIBBLE_ASSIGN(const std::vector<float> scale, read_floats(*scales, "scale"));
     NIBBLE_ASSIGN(const std::vector<float> zero, read_floats(*zeros, "zero"));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     return l.by_row ? grouped(l, *codes, scale, zero, std::move(out))
                     : expanded(l, *codes, scale, zero, std::move(out));
   }

@@ -117,11 +117,7 @@ class QoqMethod : public LinearMethod {
       int64_t n, int64_t k, const RawWeights& raw) const override {
     NIBBLE_ASSIGN(const TensorView* qweight, need(raw, Slot::kWeight, "qweight", {n, k / 2}));
     NIBBLE_ASSIGN(const TensorView* s1, need(raw, Slot::kScale, "s1_scales", {n}));
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(n * k)));
     unpack(qweight->data, n, k, reinterpret_cast<uint8_t*>(out.code_owner.data()));
     out.code = {DType::kU8, {n, k}, out.code_owner.data(), out.code_owner.size()};

@@ -78,11 +78,7 @@ class QuarkIntsMethod : public LinearMethod {
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
       int64_t n, int64_t k, const RawWeights& raw) const override {
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.activation = activation_;
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     const int64_t g = l_.group > 0 ? k / l_.group : 1;
     NIBBLE_TRY(read_scales_of(n, g, raw, out));
     NIBBLE_TRY(read_zeros(n, g, raw, out));

@@ -48,10 +48,7 @@ class UnquantizedMethod : public LinearMethod {
                   fmt::format("weight: expected {} ({}, {}), found {} {}", tensor::name(dtype_), n,
                               k, tensor::name(weight->dtype), tensor::to_string(weight->shape)));
     }
-    tensor::QuantizedWeight out;
-    out.format = weight_format();
-    out.n = n;
-    out.k = k;
+    tensor::QuantizedWeight out = empty_weight(n, k);
     if (dtype_ != DType::kF64) {
       out.code = *weight;
       return out;
