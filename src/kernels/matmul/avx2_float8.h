@@ -3,11 +3,10 @@
 
 #include <immintrin.h>
 
+#include "kernels/matmul/float8.h"
 #include "kernels/matmul/unroll.h"
 
 namespace nibble::kernels {
-
-enum class Float8 { kE4M3, kE4M3FNUZ, kE5M2 };
 
 // Bytes in the high halves of 16-bit lanes -> f16 that, times kFix, are the numbers.
 template <Float8 kFloat>
@@ -25,10 +24,6 @@ NIBBLE_INLINE __m256i half_of(__m256i high) {
   }
   return high;
 }
-template <Float8 kFloat>
-constexpr float kFix = kFloat == Float8::kE4M3       ? 256.0f
-                       : kFloat == Float8::kE4M3FNUZ ? 128.0f
-                                                     : 1.0f;
 
 // The even and the odd bytes of a line, as f16.
 template <Float8 kFloat>

@@ -6,11 +6,10 @@
 // neighbouring lanes.
 #include "kernels/matmul/avx512_float8.h"
 #include "kernels/matmul/avx512_inline.h"
+#include "kernels/matmul/matvec_f8.h"
 
 namespace nibble::kernels {
 namespace {
-
-using tensor::Element;
 
 NIBBLE_INLINE __m512 pair_of(const float* x) {
   double both;
@@ -84,74 +83,29 @@ NIBBLE_INLINE void add_group(const Layout& l, const Header<const std::byte>& hea
   }
 }
 
-// Lines [first, end) of each of `blocks` blocks; x are the inputs of the first block.
-template <Float8 kFloat, int kTokens>
-NIBBLE_INLINE void multiply_group(const KernelArgs& args, const Header<const std::byte>& header,
-                                  const std::byte* block, int64_t blocks, int first, int end,
-                                  const float* x, float (*y)[kTileRows]) {
-  Sums sums[kTokens];
-  NIBBLE_UNROLL
-  for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
-  for (; blocks > 0; --blocks, block += 1024, x += kBlockK) {
-    prefetch_codes(block, 1024, args.ahead);
-    dot_lines<kFloat, kTokens>(sums, block, first, end, x, args.x->k_pad);
-  }
-  add_group<kFloat, kTokens>(*args.layout, header, sums, y);
-}
-
-template <Float8 kFloat, int kTokens>
-void multiply(const KernelArgs& args, int64_t m) {
-  const Layout& l = *args.layout;
-  const auto* x = reinterpret_cast<const float*>(token_block(*args.x, m).data);
-  for (int64_t tile = args.tile_begin; tile < args.tile_end; ++tile) {
-    alignas(64) float y[kTokens][kTileRows] = {};
-    const std::byte* bytes = args.weight->bytes.data() + tile * l.tile_bytes;
-    for (int64_t g = 0; g < l.groups; ++g) {
-      const auto group = group_in(l, bytes, g);
-      const auto first = header_parts(l, group.header, group.super, 0);
-      const int64_t left = l.k_pad - g * l.group;
-      const int64_t blocks = (left < l.group ? left : l.group) / kBlockK;
-      const float* xg = x + g * l.group;
-      if (l.sets == 1) {
-        multiply_group<kFloat, kTokens>(args, first, group.blocks, blocks, 0, 8, xg, y);
-      } else {
-        const auto second = header_parts(l, group.header, group.super, 1);
-        multiply_group<kFloat, kTokens>(args, first, group.blocks, 1, 0, 4, xg, y);
-        multiply_group<kFloat, kTokens>(args, second, group.blocks, 1, 4, 8, xg, y);
-      }
+struct Avx512 {
+  // Lines [first, end) of each of `blocks` blocks; x are the inputs of the first block.
+  template <Float8 kFloat, int kTokens>
+  NIBBLE_INLINE void multiply_group(const KernelArgs& args, const Header<const std::byte>& header,
+                                    const std::byte* block, int64_t blocks, int first, int end,
+                                    const float* x, float (*y)[kTileRows]) {
+    Sums sums[kTokens];
+    NIBBLE_UNROLL
+    for (int t = 0; t < kTokens; ++t) sums[t] = no_sums();
+    for (; blocks > 0; --blocks, block += 1024, x += kBlockK) {
+      prefetch_codes(block, 1024, args.ahead);
+      dot_lines<kFloat, kTokens>(sums, block, first, end, x, args.x->k_pad);
     }
-    store_y(y[0], kTokens, l.n - tile * kTileRows, args.y + m * args.ldy + tile * kTileRows,
-            args.ldy);
+    add_group<kFloat, kTokens>(*args.layout, header, sums, y);
   }
-}
-
-template <Float8 kFloat>
-void few_tokens(const KernelArgs& args) {
-  for (int64_t m = args.m_begin; m < args.m_end; m += args.x->rows) {
-    switch (token_block(*args.x, m).rows) {
-      case 1:
-        multiply<kFloat, 1>(args, m);
-        break;
-      case 2:
-        multiply<kFloat, 2>(args, m);
-        break;
-      default:
-        multiply<kFloat, 3>(args, m);
-    }
+  NIBBLE_INLINE void store_y(const float* dense, int64_t tokens, int64_t rows, float* y,
+                             int64_t ldy) {
+    kernels::store_y(dense, tokens, rows, y, ldy);
   }
-}
+};
 
 }  // namespace
 
-void matvec_f32_f8g_avx512(const KernelArgs& args) noexcept {
-  switch (args.weight->problem.weight.element) {
-    case Element::kE4M3:
-      return few_tokens<Float8::kE4M3>(args);
-    case Element::kE4M3FNUZ:
-      return few_tokens<Float8::kE4M3FNUZ>(args);
-    default:
-      return few_tokens<Float8::kE5M2>(args);
-  }
-}
+void matvec_f32_f8g_avx512(const KernelArgs& args) noexcept { matvec_f8<Avx512>(args); }
 
 }  // namespace nibble::kernels
