@@ -245,7 +245,8 @@ TestCheckpoint with_fp8(std::vector<uint8_t> codes = {0x38, 0x40, 0xb8, 0x00}) {
 }
 
 TEST(compressed_tensors, fp8_codes_that_are_no_numbers_are_refused) {
-  const auto weight = load_layer(with_fp8(), dictionary(kFp8), layer(2, 2));
+  const TestCheckpoint stored = with_fp8();  // whose codes the weight shows
+  const auto weight = load_layer(stored, dictionary(kFp8), layer(2, 2));
   ASSERT_TRUE(weight) << message(weight);
   EXPECT_EQ(dequantize(*weight), (std::vector<float>{0.5f, 1, -0.5f, 0}));
   EXPECT_EQ(message(load_layer(with_fp8({0, 0x7f, 0, 0}), dictionary(kFp8), layer(2, 2))),
