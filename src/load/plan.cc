@@ -9,6 +9,7 @@
 
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
+#include "load/list_notes.h"
 #include "models/architecture.h"
 
 namespace nibble::load {
@@ -113,6 +114,7 @@ class Planner {
     NIBBLE_TRY(check_overrides());
     plan_modules();
     tell_failed();
+    append(plan_.notes, list_notes_.sentences());
     check_requested();
     plan_vectors();
     plan_cache();
@@ -308,11 +310,6 @@ class Planner {
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
-    if (const quant::Scheme* asked = quant::find_scheme(options_.quantization);
-        asked != nullptr && asked != scheme) {
-      plan_.notes.push_back(fmt::format("--quantization {}: the checkpoint is {}, and is read so",
-                                        options_.quantization, scheme->name));
-    }
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, source_.warnings);
     append(plan_.warnings, quantization_->warnings);
@@ -377,7 +374,9 @@ class Planner {
   }
 
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
-    auto module = plan_module(declared, *quantization_, lookup_, options_);
+    auto listed = quantization_->listed(declared);
+    auto module = listed ? plan_module(declared, *quantization_, lookup_, options_)
+                         : Result<PlannedModule>(fail(std::move(listed).error()));
     if (!module) {
       plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.
@@ -396,6 +395,7 @@ class Planner {
         if (undeclared_biases_++ == 0) first_undeclared_bias_ = t.info->name;
       }
     }
+    list_notes_.compare(*listed, declared.module, module->method->scheme() != "unquantized");
     plan_.modules.push_back(std::move(*module));
   }
 
@@ -562,6 +562,7 @@ class Planner {
          {".attn.bias", ".attention.bias", ".self_attn.bias", ".masked_bias"}) {
       if (name.ends_with(buffer)) return "a causal mask that older tools saved";
     }
+    if (quant::holds_nothing(info)) return "it has no elements: its layer has nothing of the kind";
     return quantization_->unused_reason(info);
   }
 
@@ -582,6 +583,7 @@ class Planner {
   std::unordered_set<const TensorInfo*> used_;
   size_t known_unused_ = 0;  // of used_
   std::vector<std::string> blamed_;
+  ListNotes list_notes_;
   int64_t undeclared_biases_ = 0;
   std::string first_undeclared_bias_;
 };
@@ -601,12 +603,15 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
   for (quant::WeightSpec& spec : out.method->create_weights()) {
     const std::string name = layer.module + "." + spec.suffix;
     const TensorInfo* info = tensors.find(name);
-    if (info == nullptr) {
+    const bool empty = info != nullptr && quant::holds_nothing(*info);
+    if (info == nullptr || empty) {
       if (!spec.required) continue;
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("the checkpoint has no tensor {}, without which {} weights cannot be "
-                              "read",
-                              name, out.method->scheme()));
+                  fmt::format("{}, without which {} weights cannot be read",
+                              empty ? fmt::format("{} {} holds nothing", name,
+                                                  tensor::to_string(info->shape))
+                                    : fmt::format("the checkpoint has no tensor {}", name),
+                              out.method->scheme()));
     }
     if (spec.slot != quant::Slot::kUnused) {
       NIBBLE_TRY(check_tensor(spec, *info));

@@ -303,7 +303,8 @@ Result<void> sort_targets(std::vector<std::pair<std::string, size_t>> targets,
     rules.push_back(target);
     config.group_of_target.push_back(group);
   }
-  NIBBLE_ASSIGN(config.targets, NameMatcher::compile(std::move(rules), where + ": targets"));
+  NIBBLE_ASSIGN(config.targets,
+                NameMatcher::compile(std::move(rules), where + ": targets", Says::kQuantized));
   return {};
 }
 
@@ -442,9 +443,7 @@ Result<Config> read_config(const Json& dictionary) {
   NIBBLE_TRY(read_sparsity(dictionary));
   NIBBLE_ASSIGN(const std::string version, dictionary.get_string_or("version", ""));
   config.dense_words = packs_densely(version);
-  NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "ignore"));
-  NIBBLE_ASSIGN(config.ignored,
-                NameMatcher::compile(std::move(names), dictionary.where() + ": ignore"));
+  NIBBLE_ASSIGN(config.ignored, names_list(dictionary, {"ignore"}, Says::kLeftAlone));
   return config;
 }
 
