@@ -7,9 +7,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kernels/quantize/round.h"
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
 #include "load/list_notes.h"
+#include "load/override.h"
 #include "models/architecture.h"
 
 namespace nibble::load {
@@ -53,53 +55,6 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Where the key of an --override stands. The rope keys are read from rope_scaling or, in newer
-// configs, rope_parameters, where they outrank those of the same name at the top (models/rope.cc).
-// Error: one of them for each kind of layer.
-Result<std::string> place_of(const base::Json& config, const std::string& key) {
-  if (key != "rope_theta" && key != "partial_rotary_factor") return key;
-  const base::Json* scaling = config.find_set("rope_scaling");
-  const base::Json* newer = config.find_set("rope_parameters");
-  if (newer != nullptr && newer->find_set("full_attention") != nullptr) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("--override {}: rope_parameters has one for each kind of layer; "
-                            "say rope_parameters.full_attention.{} or "
-                            "rope_parameters.sliding_attention.{}",
-                            key, key, key));
-  }
-  if (scaling != nullptr && scaling->is_object() && !scaling->as_object().empty()) {
-    return scaling->find_set(key) != nullptr ? "rope_scaling." + key : key;
-  }
-  return newer != nullptr && newer->is_object() ? "rope_parameters." + key : key;
-}
-
-// Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.
-Result<void> apply_override(base::Json& config, std::string_view key, const std::string& text) {
-  const size_t dot = key.find('.');
-  if (dot == std::string_view::npos) {
-    auto parsed = base::parse_json(text, "--override");
-    config.set(std::string(key), parsed ? std::move(*parsed) : base::Json(text));
-    return {};
-  }
-  const std::string head(key.substr(0, dot));
-  const base::Json* inner = config.find(head);
-  base::Json child = inner != nullptr ? *inner : base::Json::object();
-  if (!child.is_object()) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("--override {}: {} is {}, not an object", key, head, child.describe()));
-  }
-  NIBBLE_TRY(apply_override(child, key.substr(dot + 1), text));
-  config.set(head, std::move(child));
-  return {};
-}
-
-// The value at "a.b", or nullptr.
-const base::Json* find_path(const base::Json& config, std::string_view key) {
-  const size_t dot = key.find('.');
-  const base::Json* found = config.find(key.substr(0, dot));
-  return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
-}
-
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const PlanOptions& options)
@@ -115,6 +70,7 @@ class Planner {
     plan_modules();
     tell_failed();
     append(plan_.notes, list_notes_.sentences());
+    note_calls();
     check_requested();
     plan_vectors();
     plan_cache();
@@ -416,6 +372,20 @@ class Planner {
       plan_.problems.push_back(fmt::format(
           "layer {}{}: {}", module, more == 0 ? "" : fmt::format(" and {} more", more), message));
     }
+  }
+
+  // What is found over all tokens of a call depends on how a prompt is cut.
+  void note_calls() {
+    const auto spans = [](const PlannedModule& m) {
+      return kernels::spans_call(m.choice.activation);
+    };
+    const auto& modules = plan_.modules;
+    const auto first = std::find_if(modules.begin(), modules.end(), spans);
+    if (first == modules.end()) return;
+    plan_.notes.push_back(fmt::format(
+        "the inputs of {} layers are {}, which is found over all tokens that are run together: the "
+        "same text may give other numbers in other pieces",
+        std::count_if(first, modules.end(), spans), tensor::to_string(first->choice.activation)));
   }
 
   // --quantization names what is stored; it cannot make it so (but for fp8).

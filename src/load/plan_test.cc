@@ -195,6 +195,22 @@ TEST(plan, where_a_list_contradicts_what_is_stored_it_is_told) {
                            "but what is stored counts: plain floats, which stay so"}));
 }
 
+TEST(plan, scales_of_a_whole_call_are_told) {
+  TempFolder folder;
+  write(folder, config(R"("quantization_config": {"quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"targets": ["q_proj", "up_proj"],
+                      "weights": {"num_bits": 8, "type": "float"},
+                      "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor",
+                                            "dynamic": true}}}}, )"),
+        with_fp8(true));
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  EXPECT_EQ(p->plan.notes,
+            Sentences{"the inputs of 2 layers are e4m3 tensor, which is found over all tokens that "
+                      "are run together: the same text may give other numbers in other pieces"});
+}
+
 TEST(plan, tensors_of_no_elements_count_as_absent) {
   TempFolder folder;
   auto tensors = with_fp8(true);

@@ -8,8 +8,7 @@
 //   w[i] = quant_map[code[i]] * absmax[i / B]                                   i = n K + k
 //
 // 8 bits: a scale per output. Activations are int8 per token, but for those of llm_int8_threshold
-// or more, which stay floats. (bitsandbytes takes the whole column of an outlier out of the
-// quantization of all tokens of a batch; here each token stands for itself.)
+// or more, which stay floats with their whole columns, for all tokens of a call.
 //
 //   <module>.weight         (N, K)  s8
 //   <module>.SCB            (N)     f32   absmax of the row

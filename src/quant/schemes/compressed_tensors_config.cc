@@ -210,7 +210,7 @@ Result<void> check_weights(const Json& from, const Arguments& weights) {
 }
 
 Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json& from,
-                          const std::optional<Arguments>& weights, Config& config) {
+                          const std::optional<Arguments>& weights) {
   const bool is_static = !inputs.dynamic;
   if (is_static && inputs.strategy != Strategy::kTensor && inputs.strategy != Strategy::kHead) {
     return both(from, "strategy", "dynamic",
@@ -240,12 +240,6 @@ Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json
   if (inputs.act_order) {
     return wrong(from, ErrorCode::kUnsupported, shown(from, "actorder") + "; only weights have it");
   }
-  if (inputs.dynamic && inputs.strategy == Strategy::kTensor) {
-    config.notes.push_back(fmt::format(
-        "{}: strategy is \"tensor\" and the scale dynamic, so that it would depend on which tokens "
-        "are run together: taken per token, as the runtimes do",
-        from.where()));
-  }
   return {};
 }
 
@@ -260,8 +254,7 @@ Result<Group> read_group(const Json& from, std::string name, Config& config) {
   out.quantizes_outputs = outputs.has_value();
   if (out.weights) NIBBLE_TRY(check_weights(*from.find("weights"), *out.weights));
   if (out.inputs) {
-    NIBBLE_TRY(
-        check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights, config));
+    NIBBLE_TRY(check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights));
   }
   return out;
 }

@@ -345,7 +345,7 @@ TEST(compressed_tensors, inputs_are_held_as_the_group_says) {
   };
   for (const Case& c : {
            Case{R"("num_bits": 8, "strategy": "token", "dynamic": true)", "s8 token"},
-           Case{R"("num_bits": 8, "strategy": "tensor", "dynamic": true)", "s8 token"},
+           Case{R"("num_bits": 8, "strategy": "tensor", "dynamic": true)", "s8 tensor"},
            Case{R"("num_bits": 8, "strategy": "token", "dynamic": true, "symmetric": false)",
                 "s8 token asym"},
            Case{R"("num_bits": 4, "strategy": "token", "dynamic": true)", "s4 token"},

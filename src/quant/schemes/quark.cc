@@ -81,6 +81,7 @@ Result<ActivationFormat> activation_of(const base::Json& config) {
       NIBBLE_ASSIGN(out.scale_rule, mx_rule(*spec));
     }
   }
+  if (dynamic && qscheme == "per_tensor") out.granularity = Granularity::kTensor;
   if (dynamic) return out;
   if (qscheme != "per_tensor") {
     return fail(ErrorCode::kUnsupported,
