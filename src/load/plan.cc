@@ -7,11 +7,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "kernels/quantize/round.h"
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
-#include "load/list_notes.h"
 #include "load/override.h"
+#include "load/plan_notes.h"
 #include "models/architecture.h"
 
 namespace nibble::load {
@@ -70,7 +69,8 @@ class Planner {
     plan_modules();
     tell_failed();
     append(plan_.notes, list_notes_.sentences());
-    note_calls();
+    append(plan_.notes, notes_on_calls(plan_.modules));
+    append(plan_.notes, notes_on_products(plan_.modules, options_.hardware));
     check_requested();
     plan_vectors();
     plan_cache();
@@ -372,20 +372,6 @@ class Planner {
       plan_.problems.push_back(fmt::format(
           "layer {}{}: {}", module, more == 0 ? "" : fmt::format(" and {} more", more), message));
     }
-  }
-
-  // What is found over all tokens of a call depends on how a prompt is cut.
-  void note_calls() {
-    const auto spans = [](const PlannedModule& m) {
-      return kernels::spans_call(m.choice.activation);
-    };
-    const auto& modules = plan_.modules;
-    const auto first = std::find_if(modules.begin(), modules.end(), spans);
-    if (first == modules.end()) return;
-    plan_.notes.push_back(fmt::format(
-        "the inputs of {} layers are {}, which is found over all tokens that are run together: the "
-        "same text may give other numbers in other pieces",
-        std::count_if(first, modules.end(), spans), tensor::to_string(first->choice.activation)));
   }
 
   // --quantization names what is stored; it cannot make it so (but for fp8).

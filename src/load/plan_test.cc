@@ -5,6 +5,7 @@
 
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
+#include "kernels/cuda/products.h"
 #include "load/fill.h"
 #include "load/split.h"
 
@@ -256,6 +257,34 @@ TEST(plan, tensors_of_no_elements_count_as_absent) {
             Sentences{"layer model.layers.0.self_attn.o_proj: "
                       "model.layers.0.self_attn.o_proj.weight (0) holds nothing, without which "
                       "unquantized weights cannot be read"});
+}
+
+TEST(plan, what_a_card_multiplies_another_way_is_told) {
+  TempFolder folder;
+  write(
+      folder,
+      config(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}, )"),
+      with_fp8(true));
+  const auto notes_on = [&](int major, int minor) {
+    PlanOptions options;
+    options.hardware.gpu = device::Gpu{.name = "a card", .major = major, .minor = minor};
+    auto p = planned(folder, options);
+    return p ? p->plan.notes : Sentences{p.error().message};
+  };
+  EXPECT_EQ(notes_on(9, 0), Sentences{});
+  EXPECT_EQ(notes_on(8, 9), Sentences{});
+  EXPECT_EQ(notes_on(8, 0),
+            Sentences{"FP8 products need compute capability 8.9, and a card has 8.0: "
+                      "2 layers are multiplied as bf16, their inputs rounded to FP8 "
+                      "before"});
+  EXPECT_EQ(notes_on(7, 5), (Sentences{"FP8 products need compute capability 8.9, and a card has "
+                                       "7.5: 2 layers are multiplied as float32, their inputs "
+                                       "rounded to FP8 before",
+                                       "bf16 products need compute capability 8.0, and a card has "
+                                       "7.5: 7 layers are multiplied as float32"}));
+  // NVFP4's inputs: no card before Blackwell.
+  tensor::ActivationFormat fp4{.type = tensor::ActivationFormat::Type::kE2M1};
+  EXPECT_EQ(kernels::native_product(fp4).major, 10);
 }
 
 TEST(plan, an_override_of_rope_theta_reaches_rope_parameters) {
