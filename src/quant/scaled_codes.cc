@@ -262,6 +262,24 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
+// The power of two that cuts `size` into `count`; 0: there is none, or several.
+int64_t block_of(int64_t size, int64_t count) {
+  for (int64_t block = 2; count > 1 && block < size; block *= 2) {
+    if (ceil_div(size, block) == count) return block;
+  }
+  return 0;
+}
+
+// The blocks of which a scale has so many: powers of two. Where there is one block along N or K,
+// its size is that of the other side. {0, 0}: no such blocks.
+Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale) {
+  if (scale.size() != 2) return {};
+  Area out = {block_of(layer.n, scale[0]), block_of(layer.k, scale[1])};
+  if (out.n == 0 && scale[0] == 1 && out.k >= layer.n) out.n = out.k;
+  if (out.k == 0 && scale[1] == 1 && out.n >= layer.k) out.k = out.n;
+  return out.n == 0 || out.k == 0 ? Area{} : out;
+}
+
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -290,6 +308,7 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
+  if (const Area found = blocks_of(layer, scale.shape); found.k != 0) return found;
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
                           "given",
@@ -341,7 +360,6 @@ Result<std::vector<float>> read_scales(const TensorView& view, std::string_view 
 
 Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
     const LinearLayer& layer, const TensorLookup& tensors) const {
-  NIBBLE_TRY(ignored_.match(layer.module));  // to know which rules match nothing
   const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
   // (The shared method also reports a missing weight.)
   if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
@@ -365,6 +383,16 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         .activation = linears.activation,
         .input_scale_unused = linears.input_scale_unused};
     NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
+    if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
+      if (codes.activation.is_static) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{} {} has a scale per block, but the activations are static; "
+                                "block weights have dynamic activations",
+                                scale->name, tensor::to_string(scale->shape)));
+      }
+      codes.activation.granularity = tensor::ActivationFormat::Granularity::kGroup;
+      codes.activation.group = codes.area.k;
+    }
     if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
         find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
       codes.input_scale = "activation_scale";  // transformers' name
@@ -376,13 +404,7 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
 
 Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
                                              std::initializer_list<std::string_view> keys) {
-  std::vector<std::string> names;
-  for (std::string_view key : keys) {
-    NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
-    names.insert(names.end(), more.begin(), more.end());
-  }
-  const std::string where = fmt::format("{}: {}", dictionary.where(), *keys.begin());
-  NIBBLE_ASSIGN(ignored_, NameMatcher::compile(std::move(names), where));
+  NIBBLE_ASSIGN(ignored_, names_list(dictionary, keys, Says::kLeftAlone));
   return {};
 }
 

@@ -68,9 +68,10 @@ struct ScaledCodes {
   std::vector<std::pair<std::string, std::string>> unused;
 };
 
-// The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing,
-// and `block_key` the key that says it. Errors: the shape is none of the known ones; a config that
-// gives blocks and a scale that is not one per block.
+// The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing
+// (then blocks are found whose sides are powers of two), and `block_key` the key that says it.
+// Errors: the shape is none of the known ones; a config that gives blocks and a scale that is not
+// one per block.
 Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, Area block,
                      std::string_view block_key);
 

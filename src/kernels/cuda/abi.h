@@ -96,7 +96,7 @@ struct CudaKernels {
   void (*look_up)(NibbleCudaContext*, const CudaWeight* weight, const int32_t* ids, int64_t m,
                   float* out);
   // x (m, k) as the weight wants it, to `out` with ldo >= k elements, padded with zeros: f32, or
-  // bf16. `work` has m rows of k f32.
+  // bf16. `work` has m rows of k f32, behind them 3 m f32 and k bytes.
   void (*prepare)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16);
   // y = x W^T by reading codes; x f32, prepared, its rows 16-byte aligned and padded. For few

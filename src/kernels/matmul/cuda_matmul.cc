@@ -88,8 +88,8 @@ Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int
   if (job.as_it_is(x, ldx)) return {x, ldx};
   const int64_t k = job.packed->weight.k;
   const int64_t ld = job.k_pad();
-  auto* work =
-      reinterpret_cast<float*>(cuda.scratch(kWorkSlot, static_cast<size_t>(m * k) * sizeof(float)));
+  const auto work_bytes = static_cast<size_t>(m * (k + 3)) * sizeof(float) + static_cast<size_t>(k);
+  auto* work = reinterpret_cast<float*>(cuda.scratch(kWorkSlot, work_bytes));
   std::byte* out = cuda.scratch(slot, static_cast<size_t>(m * ld) * (job.bf16() ? 2 : 4));
   cuda.kernels().prepare(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
                          job.bf16());

@@ -177,12 +177,24 @@ class Card : public testing::Test {
   std::unique_ptr<device::Stream> stream_;
 };
 
-// x as the weight wants it: the reference.
-std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x) {
-  std::vector<float> out(x, x + w.k);
-  for (size_t i = 0; i < w.input_factor.size(); ++i) out[i] *= w.input_factor[i];
-  if (w.input_hadamard != 0) hadamard(out.data(), w.k, w.input_hadamard);
-  quantize_activation(w.activation, w.input_scale, w.input_zero, out.data(), w.k, out.data());
+// The m tokens of x as the weight wants them: the reference.
+std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x, int64_t m) {
+  std::vector<float> out(x, x + m * w.k);
+  CallRange range(w.activation, w.k);
+  for (int64_t row = 0; row < m; ++row) {
+    float* token = out.data() + row * w.k;
+    for (size_t i = 0; i < w.input_factor.size(); ++i) token[i] *= w.input_factor[i];
+    if (w.input_hadamard != 0) hadamard(token, w.k, w.input_hadamard);
+    range.add(token);
+  }
+  float scale = w.input_scale;
+  float zero = w.input_zero;
+  const tensor::ActivationFormat format = range.found(scale, zero);
+  for (int64_t row = 0; row < m; ++row) {
+    float* token = out.data() + row * w.k;
+    quantize_activation(format, scale, zero, token, w.k, token,
+                        range.kept().empty() ? nullptr : range.kept().data());
+  }
   return out;
 }
 
@@ -198,8 +210,9 @@ std::vector<float> normal_floats(int64_t count, uint32_t seed) {
 void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
                     const std::vector<float>& y, double relative, const std::string& what) {
   std::vector<float> row(static_cast<size_t>(w.k));
+  const std::vector<float> all_x = transformed(w, x.data(), m);
   for (int64_t i = 0; i < m; ++i) {
-    const std::vector<float> xi = transformed(w, x.data() + i * w.k);
+    const float* xi = all_x.data() + i * w.k;
     for (int64_t n = 0; n < w.n; ++n) {
       tensor::dequantize_row(w, n, row.data());
       double sum = 0;
@@ -255,6 +268,9 @@ TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
       {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .is_static = true},
       {.type = A::Type::kS8, .granularity = A::Granularity::kGroup, .group = 32},
       {.type = A::Type::kS8, .outlier = 1.5f},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kTensor},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .asymmetric = true},
+      {.type = A::Type::kE4M3, .granularity = A::Granularity::kTensor},
       {.type = A::Type::kE4M3},
       {.type = A::Type::kE4M3, .upper_bound = 1.0f},
       {.type = A::Type::kE4M3, .granularity = A::Granularity::kGroup, .group = 128},

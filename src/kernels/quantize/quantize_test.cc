@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/number.h"
+#include "kernels/quantize/round.h"
 
 namespace nibble::kernels {
 namespace {
@@ -152,6 +153,52 @@ TEST(quantize, s8_as_integers_is_the_same_grid) {
       EXPECT_NEAR(y[i], x[i], scale[i / 32] * 0.5001f);
     }
   }
+}
+
+// Tokens of k inputs, rounded as one call.
+std::vector<float> of_call(const ActivationFormat& format, const std::vector<float>& x, int64_t k) {
+  const auto tokens = static_cast<int64_t>(x.size()) / k;
+  CallRange range(format, k), other(format, k);
+  for (int64_t i = 0; i < tokens; ++i) (i % 2 == 0 ? range : other).add(x.data() + i * k);
+  range.join(other);
+  float scale = 7, zero = 3;
+  const ActivationFormat found = range.found(scale, zero);
+  std::vector<float> out = x;
+  for (int64_t i = 0; i < tokens; ++i) {
+    quantize_activation(found, scale, zero, out.data() + i * k, k, out.data() + i * k,
+                        range.kept().empty() ? nullptr : range.kept().data());
+  }
+  return out;
+}
+
+TEST(quantize, a_dynamic_scale_of_the_tensor_is_one_of_all_tokens) {
+  for (const Type type : {Type::kS8, Type::kE4M3}) {
+    for (const bool asymmetric : {false, true}) {
+      ActivationFormat whole{.type = type, .granularity = ActivationFormat::Granularity::kTensor};
+      whole.asymmetric = asymmetric;
+      EXPECT_TRUE(spans_call(whole));
+      ActivationFormat token = whole;
+      token.granularity = ActivationFormat::Granularity::kToken;
+      EXPECT_FALSE(spans_call(token));
+      // As one token that holds them all has it.
+      const std::vector<float> x = {0.1f, 1.27f, -2, 0.3f, 5, -0.02f, 254, 8, 0.9f};
+      EXPECT_EQ(of_call(whole, x, 3), quantized(token, x));
+      EXPECT_NE(of_call(whole, x, 3), of_call(token, x, 3));
+      const std::vector<float> broken = {0.1f, std::nanf(""), 1, 2, 3, 4};
+      EXPECT_TRUE(std::isnan(of_call(whole, broken, 3)[1]));
+      EXPECT_EQ(std::isnan(of_call(whole, broken, 3)[5]), type == Type::kE4M3 || !asymmetric);
+    }
+  }
+}
+
+TEST(quantize, columns_with_an_outlier_stay_floats_for_all_tokens) {
+  ActivationFormat f{.type = Type::kS8};
+  f.outlier = 6;
+  EXPECT_TRUE(spans_call(f));
+  // 0.504 is rounded beside 1.27, but not in the column where another token has 7; it counts for
+  // its token's scale all the same.
+  EXPECT_EQ(of_call(f, {7, 1.27f, 0.504f, 0.504f, 1.27f, 0.504f}, 3),
+            (std::vector<float>{7, 1.27f, 0.5f, 0.504f, 1.27f, 0.5f}));
 }
 
 TEST(quantize, outliers_stay_floats_and_count_for_no_scale) {

@@ -82,6 +82,16 @@ NIBBLE_BOTH float s8_of(float v, Grid grid, float least) {
   return clamped(nearest(wide) + grid.zero, least, -1 - least) - grid.zero;
 }
 
+// One dynamic scale for all tokens of a call.
+NIBBLE_BOTH bool is_scaled_as_one(const tensor::ActivationFormat& f) {
+  return f.type != tensor::ActivationFormat::Type::kFloat && !f.is_static &&
+         f.granularity == tensor::ActivationFormat::Granularity::kTensor;
+}
+// Whether something of a format is found over all tokens of a call.
+NIBBLE_BOTH bool spans_call(const tensor::ActivationFormat& f) {
+  return is_scaled_as_one(f) || f.outlier > 0;
+}
+
 // What the largest magnitude of a token or group becomes.
 NIBBLE_BOTH float largest_of(const tensor::ActivationFormat& f) {
   if (f.type == tensor::ActivationFormat::Type::kE2M1) return 6.0f;

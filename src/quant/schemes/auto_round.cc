@@ -233,7 +233,10 @@ class AutoRoundConfig : public QuantizationConfig {
         rules.push_back(exact ? key : fmt::format("re:.*(?:{})", key));
       }
     }
-    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where));
+    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
+    for (size_t i = 0; i < overrides_.size(); ++i) {
+      if (overrides_[i].ints.bits >= 16) extra_.set_says(i, Says::kLeftAlone);
+    }
     return {};
   }
 
@@ -258,13 +261,8 @@ class AutoRoundConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "auto-round"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "auto-round needs a quantization_config that says bits and group_size");
-  }
-  auto config = std::make_unique<AutoRoundConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<AutoRoundConfig>(
+      facts, "auto-round needs a quantization_config that says bits and group_size");
 }
 
 constexpr std::string_view kAliases[] = {"intel/auto-round", "autoround", "inc"};

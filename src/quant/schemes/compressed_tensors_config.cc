@@ -210,7 +210,7 @@ Result<void> check_weights(const Json& from, const Arguments& weights) {
 }
 
 Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json& from,
-                          const std::optional<Arguments>& weights, Config& config) {
+                          const std::optional<Arguments>& weights) {
   const bool is_static = !inputs.dynamic;
   if (is_static && inputs.strategy != Strategy::kTensor && inputs.strategy != Strategy::kHead) {
     return both(from, "strategy", "dynamic",
@@ -240,12 +240,6 @@ Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json
   if (inputs.act_order) {
     return wrong(from, ErrorCode::kUnsupported, shown(from, "actorder") + "; only weights have it");
   }
-  if (inputs.dynamic && inputs.strategy == Strategy::kTensor) {
-    config.notes.push_back(fmt::format(
-        "{}: strategy is \"tensor\" and the scale dynamic, so that it would depend on which tokens "
-        "are run together: taken per token, as the runtimes do",
-        from.where()));
-  }
   return {};
 }
 
@@ -260,8 +254,7 @@ Result<Group> read_group(const Json& from, std::string name, Config& config) {
   out.quantizes_outputs = outputs.has_value();
   if (out.weights) NIBBLE_TRY(check_weights(*from.find("weights"), *out.weights));
   if (out.inputs) {
-    NIBBLE_TRY(
-        check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights, config));
+    NIBBLE_TRY(check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights));
   }
   return out;
 }
@@ -303,7 +296,8 @@ Result<void> sort_targets(std::vector<std::pair<std::string, size_t>> targets,
     rules.push_back(target);
     config.group_of_target.push_back(group);
   }
-  NIBBLE_ASSIGN(config.targets, NameMatcher::compile(std::move(rules), where + ": targets"));
+  NIBBLE_ASSIGN(config.targets,
+                NameMatcher::compile(std::move(rules), where + ": targets", Says::kQuantized));
   return {};
 }
 
@@ -442,9 +436,7 @@ Result<Config> read_config(const Json& dictionary) {
   NIBBLE_TRY(read_sparsity(dictionary));
   NIBBLE_ASSIGN(const std::string version, dictionary.get_string_or("version", ""));
   config.dense_words = packs_densely(version);
-  NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "ignore"));
-  NIBBLE_ASSIGN(config.ignored,
-                NameMatcher::compile(std::move(names), dictionary.where() + ": ignore"));
+  NIBBLE_ASSIGN(config.ignored, names_list(dictionary, {"ignore"}, Says::kLeftAlone));
   return config;
 }
 

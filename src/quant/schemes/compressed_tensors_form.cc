@@ -161,7 +161,8 @@ void find_activation(const Arguments& in, Form& f) {
   }
   a.is_static = !in.dynamic;
   a.asymmetric = !in.symmetric;
-  a.granularity = a.is_static    ? Activation::Granularity::kTensor
+  const bool tensor = a.is_static || in.strategy == Strategy::kTensor;
+  a.granularity = tensor         ? Activation::Granularity::kTensor
                   : in.group > 0 ? Activation::Granularity::kGroup
                                  : Activation::Granularity::kToken;
   a.group = in.group;

@@ -208,7 +208,6 @@ class HqqConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(skipped_.match(layer.module));  // to know which rules match nothing
     const TensorInfo* codes = find_tensor(tensors, layer.module, "W_q");
     // What is stored outranks the list.
     if (codes == nullptr) return unquantized_method(layer, tensors);
@@ -223,9 +222,7 @@ class HqqConfig : public QuantizationConfig {
     if (weight != nullptr) {
       NIBBLE_ASSIGN(stated_bits_, int_key_or(*weight, "nbits", 0));
     }
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "skip_modules"));
-    NIBBLE_ASSIGN(skipped_,
-                  NameMatcher::compile(std::move(names), dictionary.where() + ": skip_modules"));
+    NIBBLE_ASSIGN(skipped_, names_list(dictionary, {"skip_modules"}, Says::kLeftAlone));
     return {};
   }
 
@@ -283,11 +280,7 @@ class HqqConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "hqq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<HqqConfig>();
-  if (facts.quantization != nullptr) {
-    NIBBLE_TRY(config->read(*facts.quantization));
-  }
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<HqqConfig>(facts);
 }
 
 }  // namespace

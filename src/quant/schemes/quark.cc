@@ -26,6 +26,7 @@ using tensor::TensorInfo;
 // What the configuration says of a kind of layer.
 struct LayerConfig {
   ActivationFormat activation;
+  bool quantizes_weights = false;
   bool symmetric = true;  // integer weights
   Area block;
 };
@@ -80,6 +81,7 @@ Result<ActivationFormat> activation_of(const base::Json& config) {
       NIBBLE_ASSIGN(out.scale_rule, mx_rule(*spec));
     }
   }
+  if (dynamic && qscheme == "per_tensor") out.granularity = Granularity::kTensor;
   if (dynamic) return out;
   if (qscheme != "per_tensor") {
     return fail(ErrorCode::kUnsupported,
@@ -101,6 +103,7 @@ Result<LayerConfig> read_layer(const base::Json& config) {
   NIBBLE_ASSIGN(out.activation, activation_of(config));
   const base::Json* weight = spec_in(config, "weight");
   if (weight == nullptr) return out;
+  out.quantizes_weights = true;
   NIBBLE_ASSIGN(out.symmetric, weight->get_bool_or("symmetric", true));
   NIBBLE_ASSIGN(out.block, block_key(*weight, "block_size"));
   return out;
@@ -113,7 +116,6 @@ class QuarkConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(excluded_.match(layer.module));  // to know which rules match nothing
     NIBBLE_ASSIGN(const std::optional<size_t> rule, layers_.match(layer.module));
     const LayerConfig& config = rule ? of_layers_[*rule] : general_;
     const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
@@ -147,7 +149,6 @@ class QuarkConfig : public QuantizationConfig {
   }
 
   Result<void> read(const base::Json& dictionary) {
-    const std::string& where = dictionary.where();
     check_keys(dictionary, kKnown, kHarmless, warnings);
     if (const base::Json* all = dictionary.find_set("global_quant_config")) {
       NIBBLE_ASSIGN(general_, read_layer(*all));
@@ -166,8 +167,7 @@ class QuarkConfig : public QuantizationConfig {
       pack_reordered_ = method == "reorder";
       NIBBLE_TRY(choice_key(*exported, "weight_format", {"real_quantized", "fake_quantized"}));
     }
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "exclude"));
-    NIBBLE_ASSIGN(excluded_, NameMatcher::compile(std::move(names), where + ": exclude"));
+    NIBBLE_ASSIGN(excluded_, names_list(dictionary, {"exclude"}, Says::kLeftAlone));
     return {};
   }
 
@@ -224,7 +224,10 @@ class QuarkConfig : public QuantizationConfig {
       of_layers_.push_back(read);
       rules.push_back(pattern);
     }
-    NIBBLE_ASSIGN(layers_, NameMatcher::compile(std::move(rules), where));
+    NIBBLE_ASSIGN(layers_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
+    for (size_t i = 0; i < of_layers_.size(); ++i) {
+      if (!of_layers_[i].quantizes_weights) layers_.set_says(i, Says::kLeftAlone);
+    }
     return {};
   }
 
@@ -237,16 +240,11 @@ class QuarkConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "quark"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "quark needs a quantization_config: only it says what is done to activations");
-  }
-  auto config = std::make_unique<QuarkConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<QuarkConfig>(
+      facts, "quark needs a quantization_config: only it says what is done to activations");
 }
 
-constexpr std::string_view kAliases[] = {"amd-quark"};
+constexpr std::string_view kAliases[] = {"amd-quark", "quark_mxfp4"};
 
 }  // namespace
 

@@ -52,6 +52,8 @@ TEST(quark, fp8_layers_have_the_activations_of_the_config) {
        {std::pair{kFp8Static, "e4m3 tensor static"},
         {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true})"),
          "e4m3 token"},
+        {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": true})"),
+         "e4m3 tensor"},
         {std::string("null"), "float"}}) {
     const auto weight = load_layer(checkpoint, config(kFp8, input), kFp8Layer);
     ASSERT_TRUE(weight) << message(weight);
