@@ -79,7 +79,10 @@ class UnquantizedConfig : public QuantizationConfig {
   }
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method.empty(); }
+// HQQ's own files name no method (schemes/hqq.cc).
+bool claims(const CheckpointFacts& facts) {
+  return !facts.gguf && facts.method.empty() && !stores_suffix(facts.tensors, ".W_q");
+}
 
 // A checkpoint that claims nothing must hold nothing quantized: codes are never read as weights.
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
