@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/number.h"
 #include "quant/act_order.h"
+#include "quant/float6.h"
 #include "quant/packed_words.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
@@ -41,22 +41,6 @@ Element element_of(const Form& f) {
   return f.stored == DType::kBF16  ? Element::kBF16
          : f.stored == DType::kF16 ? Element::kF16
                                    : Element::kF32;
-}
-
-// e2m3 codes as e4m3 codes of the same value.
-const std::array<uint8_t, 64>& e4m3_of_e2m3() {
-  static const std::array<uint8_t, 64> table = [] {
-    std::array<uint8_t, 64> out{};
-    for (int code = 0; code < 64; ++code) {
-      const int exponent = code >> 3 & 3, mantissa = code & 7;
-      const float value = exponent == 0 ? static_cast<float>(mantissa) / 8
-                                        : static_cast<float>((8 + mantissa) << (exponent - 1)) / 8;
-      const auto sign = static_cast<uint8_t>((code & 32) << 2);
-      out[static_cast<size_t>(code)] = base::e4m3_from_f32(value) | sign;
-    }
-    return out;
-  }();
-  return table;
 }
 
 // Bytes that hold exponents of two are e8m0, whatever their type is called.
@@ -423,7 +407,7 @@ class CompressedMethod : public LinearMethod {
         code[i] = row[static_cast<size_t>(out.order[i])];
       }
       if (f_.storage != Storage::kFloat6) continue;
-      for (int64_t i = 0; i < out.k; ++i) code[i] = e4m3_of_e2m3()[code[i]];
+      for (int64_t i = 0; i < out.k; ++i) code[i] = e4m3_of_e2m3_codes()[code[i]];
     }
     return {};
   }
