@@ -154,103 +154,142 @@ struct Ring {
 
 // ---- the copies ---------------------------------------------------------------------------------
 
-// A warp; each lane has a part of every stage. Parts of weights that do not exist (the last tile's
-// strips, the last step's block) are those before them: nothing that is stored comes from them,
-// and their x is zero.
+// Three warps, one thread each: codes, scales and zeros, x. Parts of weights that do not exist (the
+// last tile's strips, the last step's block) are those before them: nothing that is stored comes
+// from them, or their x is zero. An instruction saved here is a stage that comes sooner.
+constexpr int kProducers = 3;
+
 template <class S, int kTokens>
 class Producer {
  public:
   __device__ Producer(const Work& w, const CUtensorMap* map, const Ring<S>& ring)
-      : w_(w), map_(map), ring_(ring), lane_(static_cast<int>(threadIdx.x) % 32) {
-    policy_ = lane_ >= kX          ? sm90::evict_last()
-              : w.token_tiles == 1 ? sm90::evict_first()
-                                   : sm90::evict_normal();
-    const uint32_t rows = S::kStrips * ring.scale_rows * kStrip;
-    bytes_ = S::kStageBytes + (w.scale_at_end ? 0 : 2 * rows) + (w.zeros != nullptr ? rows : 0);
-  }
+      : w_(w), map_(map), ring_(ring) {}
 
-  __device__ void run() {
-    int ahead = 0;  // stages whose weights were asked for before the earlier kernel was done
-    Segment g;
-    for (Segments early(w_); ahead < ring_.stages && early.next(g);) {
-      for (int step = g.begin; step < g.end && ahead < ring_.stages; ++step) {
-        weights(g, step, ahead++);
-      }
-    }
-    sm90::wait_for_earlier_grid();
-    int s = 0;
-    uint32_t phase = 0;
-    for (Segments all(w_); all.next(g);) {
-      for (int step = g.begin; step < g.end; ++step) {
-        if (ahead > 0) {
-          --ahead;
-        } else {
-          sm90::barrier_wait(ring_.empty(s), phase ^ 1);
-          weights(g, step, s);
-        }
-        if (lane_ >= kX && lane_ < kX + kStepBlocks) {
-          const int b = lane_ - kX;
-          sm90::copy_tile(ring_.x(s) + b * S::kXBlockBytes, map_, (step * kStepBlocks + b) * kBlock,
-                          g.tile % w_.token_tiles * kTokens, ring_.full(s), policy_);
-        }
-        if (++s == ring_.stages) s = 0, phase ^= 1;
-      }
+  __device__ void run(int warp) {
+    if (warp == 0) {
+      codes();
+    } else if (warp == 1) {
+      scales();
+    } else if (warp == 2) {
+      x();
     }
   }
 
  private:
-  static constexpr int kScales = 8, kZeros = 16, kX = 24;  // first lanes; codes are the first
+  // The next stage, once it is free.
+  __device__ uint32_t next(uint32_t bytes) {
+    const int s = s_;
+    const uint32_t full = ring_.full(s);
+    sm90::barrier_wait(ring_.empty(s), phase_ ^ 1);
+    sm90::barrier_expect(full, bytes);
+    return full;
+  }
+  __device__ void advance() {
+    if (++s_ == ring_.stages) s_ = 0, phase_ ^= 1;
+  }
+  __device__ uint64_t policy() const {
+    return w_.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
+  }
+  __device__ int strip_of(const Segment& g, int i) const {
+    return min(g.tile / w_.token_tiles * S::kStrips + i, w_.strips - 1);
+  }
 
-  __device__ void weights(const Segment& g, int step, int s) const {
-    if (lane_ == 0) sm90::barrier_expect(ring_.full(s), bytes_);
-    __syncwarp();
-    const int i = lane_ % 8;
-    if (lane_ >= kX || i >= S::kStrips) return;
-    const int strip = min(g.tile / w_.token_tiles * S::kStrips + i, w_.strips - 1);
-    if (lane_ < kScales) {
-      codes(strip, i, step, s);
-    } else if (lane_ < kZeros) {
-      if (!w_.scale_at_end)
-        rows_of_groups(w_.scales, 2 * kStrip, ring_.scale(s, i), strip, step, s);
-    } else if (w_.zeros != nullptr) {
-      rows_of_groups(w_.zeros, kStrip, ring_.zero(s, i), strip, step, s);
+  __device__ void codes() {
+    constexpr int kBytes = kStepBlocks * S::kTileBytes;
+    const uint64_t policy = this->policy();
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      const uint8_t* from[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i) {
+        const int64_t block =
+            static_cast<int64_t>(strip_of(g, i)) * w_.blocks + g.begin * kStepBlocks;
+        from[i] = w_.codes + block * S::kTileBytes;
+      }
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(S::kStrips * kBytes);
+        const uint32_t to = ring_.codes(s_);
+        const bool both = step * kStepBlocks + 1 < w_.blocks;
+#pragma unroll
+        for (int i = 0; i < S::kStrips; ++i) {
+          sm90::copy_bulk(to + i * kBytes, from[i], both ? kBytes : kBytes / 2, full, policy);
+          if (!both)
+            sm90::copy_bulk(to + i * kBytes + kBytes / 2, from[i], kBytes / 2, full, policy);
+          from[i] += kBytes;
+        }
+        advance();
+      }
     }
   }
 
-  __device__ void codes(int strip, int i, int step, int s) const {
-    const int first = step * kStepBlocks;
-    const bool both = first + 1 < w_.blocks;
-    const uint8_t* from =
-        w_.codes + (static_cast<int64_t>(strip) * w_.blocks + first) * S::kTileBytes;
-    const uint32_t to = ring_.codes(s) + i * (2 * S::kTileBytes);
-    sm90::copy_bulk(to, from, both ? 2 * S::kTileBytes : S::kTileBytes, ring_.full(s), policy_);
-    if (!both) sm90::copy_bulk(to + S::kTileBytes, from, S::kTileBytes, ring_.full(s), policy_);
+  __device__ void scales() {
+    const uint64_t policy = this->policy();
+    const int count = ring_.scale_rows;               // of a step
+    const int inputs = kStepBlocks * kBlock / count;  // that share one
+    const uint32_t all_rows = S::kStrips * count * kStrip;
+    const uint32_t bytes =
+        (w_.scale_at_end ? 0 : 2 * all_rows) + (w_.zeros != nullptr ? all_rows : 0);
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      int group = g.begin * kStepBlocks * kBlock / w_.group;
+      int within = g.begin * kStepBlocks * kBlock - group * w_.group;  // inputs
+      int64_t row[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i)
+        row[i] = static_cast<int64_t>(strip_of(g, i)) * w_.groups;
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(bytes);
+        const bool run = count == 1 || (inputs == w_.group && group + count <= w_.groups);
+#pragma unroll 1
+        for (int r = 0; r < count; r += run ? count : 1) {
+          const int rows = run ? count : 1;
+          const int there = min(group, w_.groups - 1);
+#pragma unroll
+          for (int i = 0; i < S::kStrips; ++i) {
+            if (!w_.scale_at_end) {
+              sm90::copy_bulk(ring_.scale(s_, i) + r * 2 * kStrip,
+                              w_.scales + (row[i] + there) * 2 * kStrip, rows * 2 * kStrip, full,
+                              policy);
+            }
+            if (w_.zeros != nullptr) {
+              sm90::copy_bulk(ring_.zero(s_, i) + r * kStrip, w_.zeros + (row[i] + there) * kStrip,
+                              rows * kStrip, full, policy);
+            }
+          }
+          within += rows * inputs;
+          while (within >= w_.group) within -= w_.group, ++group;
+        }
+        advance();
+      }
+    }
   }
 
-  // The scales or zeros of a step, which are 1, 2 or 4 rows of 64.
-  __device__ void rows_of_groups(const uint8_t* all, int row_bytes, uint32_t to, int strip,
-                                 int step, int s) const {
-    const uint8_t* of_strip = all + static_cast<int64_t>(strip) * w_.groups * row_bytes;
-    const int count = ring_.scale_rows;
-    const int inputs = kStepBlocks * kBlock / count;  // that share a row
-    const int first = step * count * inputs / w_.group;
-    if (count == 1 || (inputs == w_.group && first + count <= w_.groups)) {
-      sm90::copy_bulk(to, of_strip + first * row_bytes, count * row_bytes, ring_.full(s), policy_);
-      return;
-    }
-    for (int r = 0; r < count; ++r) {
-      const int group = min((step * count + r) * inputs / w_.group, w_.groups - 1);
-      sm90::copy_bulk(to + r * row_bytes, of_strip + group * row_bytes, row_bytes, ring_.full(s),
-                      policy_);
+  __device__ void x() {
+    const uint64_t policy = sm90::evict_last();
+    sm90::wait_for_earlier_grid();
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      const int token = g.tile % w_.token_tiles * kTokens;
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(S::kXBytes);
+#pragma unroll
+        for (int b = 0; b < kStepBlocks; ++b) {
+          sm90::copy_tile(ring_.x(s_) + b * S::kXBlockBytes, map_,
+                          (step * kStepBlocks + b) * kBlock, token, full, policy);
+        }
+        advance();
+      }
     }
   }
 
   const Work& w_;
   const CUtensorMap* map_;
   const Ring<S>& ring_;
-  int lane_;
-  uint32_t bytes_;
-  uint64_t policy_;
+  int s_ = 0;
+  uint32_t phase_ = 0;
 };
 
 // ---- codes to numbers
@@ -633,22 +672,25 @@ __global__ __launch_bounds__(kBlockThreads,
   const Ring<S> ring(sm90::shared_address(memory), w);
   sm90::let_later_grid_start();
   if (const int i = static_cast<int>(threadIdx.x) - kConsumers; i >= 0 && i < ring.stages) {
-    sm90::barrier_init(ring.full(i), 1);
+    sm90::barrier_init(ring.full(i), kProducers);
     sm90::barrier_init(ring.empty(i), kConsumers / 32);
     sm90::barrier_inits_done();
     if (i == 0) sm90::prefetch_map(&x_map);
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    sm90::give_registers<kPerProcessor == 1 ? 56 : 32>();
-    if (threadIdx.x < kConsumers + 32) Producer<S, kTokens>(w, &x_map, ring).run();
+    sm90::give_registers<kPerProcessor == 1 ? 56 : 48>();
+    if (threadIdx.x % 32 == 0) {
+      Producer<S, kTokens>(w, &x_map, ring)
+          .run(static_cast<int>(threadIdx.x) / 32 - kConsumers / 32);
+    }
     if (w.split > 1) {
       __syncwarp();
       sm90::cluster_sync();
       sm90::cluster_sync();
     }
   } else {
-    sm90::take_registers<kPerProcessor == 1 ? 224 : 104>();
+    sm90::take_registers<kPerProcessor == 1 ? 224 : 96>();
     sm90::wait_for_earlier_grid();
     Consumer<kTokens, kHeights, kOnSums, kBits, S>{w, ring}.all_segments();
   }
