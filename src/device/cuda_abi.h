@@ -20,7 +20,7 @@ struct NibbleCudaInfo {
 };
 
 // Counted up with every change of this struct or of kernels/cuda/abi.h.
-constexpr uint32_t kNibbleCudaVersion = 1;
+constexpr uint32_t kNibbleCudaVersion = 2;
 
 // `error` gets a text of at most `size` bytes, its end included, when a function fails.
 struct NibbleCudaDevice {

@@ -112,6 +112,7 @@ class Planner {
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
     plan_modules();
+    note_weight_only();
     tell_failed();
     check_requested();
     plan_vectors();
@@ -397,6 +398,23 @@ class Planner {
       }
     }
     plan_.modules.push_back(std::move(*module));
+  }
+
+  // Where the chooser leaves inputs alone that the checkpoint wants rounded, and nobody asked for
+  // it.
+  void note_weight_only() {
+    using Type = tensor::ActivationFormat::Type;
+    if (options_.policy.activation == kernels::ActivationChoice::kFloat) return;
+    const auto count =
+        std::count_if(plan_.modules.begin(), plan_.modules.end(), [](const PlannedModule& m) {
+          return m.problem.activation.type != Type::kFloat &&
+                 m.choice.activation.type == Type::kFloat;
+        });
+    if (count == 0) return;
+    plan_.notes.push_back(fmt::format(
+        "{} has no FP8 products (compute capability 8.9): the inputs of {} layers with FP8 weights "
+        "stay floats; --precision exact rounds them as the checkpoint says",
+        options_.hardware.gpu->name, count));
   }
 
   // A sentence for each module that cannot be planned; modules with the same trouble share one.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
 
 namespace nibble::kernels {
@@ -132,6 +133,11 @@ Result<std::shared_ptr<const CudaPacked>> pack_for_cuda(const QuantizedWeight& w
                 w.input_scale,
                 w.input_zero,
                 order};
+  if (multiplies_codes(choice)) {
+    NIBBLE_ASSIGN(out->row_scales, copy_of(stream, row_scales(w)));
+    const auto* expanded = reinterpret_cast<const float*>(out->row_scales.data());
+    out->row_scale = expanded != nullptr ? expanded : out->weight.scale;
+  }
   return std::shared_ptr<const CudaPacked>(std::move(out));
 }
 
