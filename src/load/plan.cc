@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kernels/cuda/plan.h"
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
 #include "models/architecture.h"
@@ -499,7 +500,7 @@ class Planner {
     append(plan_.notes, plan_.cache.notes);
     append(plan_.problems, plan_.cache.problems);
     const kernels::KvType type = plan_.cache.format.type;
-    if (options_.hardware.gpu && kernels::is_quantized(type)) {
+    if (options_.hardware.gpu && !kernels::cuda_holds(type)) {
       plan_.problems.push_back(
           fmt::format("keys and values are held as {}, for which cards have no kernels yet; say "
                       "--kv-cache-dtype f16",
