@@ -16,11 +16,14 @@ struct CublasLtDeleter {
 };
 }  // namespace nibble::kernels
 
+struct NibbleCudaStaging;
+
 struct NibbleCudaContext {
   int index = 0;
   int major = 0;
   int multiprocessors = 1;
   cudaStream_t stream = nullptr;
+  NibbleCudaStaging* staging = nullptr;  // device/cuda_device.cu; made when it is first asked for
   bool failed = false;
   char error[512] = {};
   std::unique_ptr<nibble::kernels::CublasLt, nibble::kernels::CublasLtDeleter> cublas;

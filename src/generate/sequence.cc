@@ -28,6 +28,31 @@ Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const
       cache_(std::move(cache)),
       last_logits_(static_cast<size_t>(decoder.spec.vocab)) {}
 
+namespace {
+
+// Memory may run out in the middle of a batch, when some layers already hold its tokens: then all
+// of them forget these, and the sequence is what it was.
+class Undo {
+ public:
+  Undo(layers::DecoderCache& cache, std::vector<int32_t>* tokens, int64_t length)
+      : cache_(&cache), tokens_(tokens), length_(length) {}
+  ~Undo() {
+    if (cache_ == nullptr) return;
+    cache_->truncate(length_);
+    if (tokens_ != nullptr) tokens_->resize(static_cast<size_t>(length_));
+  }
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void done() { cache_ = nullptr; }
+
+ private:
+  layers::DecoderCache* cache_;
+  std::vector<int32_t>* tokens_;  // or null
+  int64_t length_;
+};
+
+}  // namespace
+
 Result<void> Sequence::check(std::span<const int32_t> tokens) const {
   if (length() + static_cast<int64_t>(tokens.size()) > capacity_) {
     return fail(ErrorCode::kUnsupported,
@@ -52,13 +77,16 @@ Result<void> Sequence::remake_keys(int64_t whole) {
   const kernels::RopeConfig& rope = decoder_->spec.rope;
   const bool wanted =
       rope.type == kernels::RopeType::kLongRope && whole > rope.original_max_positions;
-  if (wanted == std::exchange(long_keys_, wanted)) return {};
+  const bool whole_cache = cache_.length() == length();  // not so after memory ran out below
+  if (wanted == std::exchange(long_keys_, wanted) && whole_cache) return {};
   cache_.truncate(0);
+  Undo undo(cache_, nullptr, 0);
   const std::span<const int32_t> all(tokens_);
   for (int64_t done = 0; done < length(); done += kBatch) {
     const auto m = static_cast<size_t>(std::min(kBatch, length() - done));
     NIBBLE_TRY(runner_.forward(*stream_, all.subspan(static_cast<size_t>(done), m), whole, cache_));
   }
+  undo.done();
   return {};
 }
 
@@ -71,15 +99,21 @@ Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& ro
   for (int64_t done = 0; done < total;) {
     const int64_t m = std::min(kBatch, total - done);
     const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
+    Undo undo(cache_, &tokens_, length());
     NIBBLE_ASSIGN(const float* hidden, runner_.forward(*stream_, batch, whole, cache_, listener));
     tokens_.insert(tokens_.end(), batch.begin(), batch.end());
     done += m;
+    Result<void> told;
     if (rows) {
-      NIBBLE_TRY(emit_rows(hidden, m, rows));
+      told = emit_rows(hidden, m, rows);
     } else if (done == total) {
       const float* last = hidden + (m - 1) * decoder_->spec.hidden;
-      NIBBLE_TRY(runner_.logits(*stream_, last, 1, last_logits_.data()));
-      if (kernels::first_not_finite(ops_, last_logits_)) return fail(blame());
+      told = runner_.logits(*stream_, last, 1, last_logits_.data());
+    }
+    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
+    NIBBLE_TRY(std::move(told));
+    if (!rows && done == total && kernels::first_not_finite(ops_, last_logits_)) {
+      return fail(blame());
     }
     if (progress && !progress(done, total)) return fail(ErrorCode::kCancelled, "cancelled");
   }

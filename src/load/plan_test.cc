@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
 #include "load/fill.h"
@@ -130,6 +132,27 @@ TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {
   auto decoder = fill(*p->checkpoint, p->plan, {}, stream);
   ASSERT_TRUE(decoder) << decoder.error().message;
   EXPECT_EQ(decoder->layers[0].k.bias.size(), 4u);
+}
+
+TEST(plan, fp8_layers_on_a_card_without_fp8_are_weight_only_and_a_note_says_so) {
+  auto checkpoint =
+      Checkpoint::open(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/fp8/tensor_dynamic");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  PlanOptions options;
+  options.hardware.gpu = device::Gpu{.name = "NVIDIA A100", .major = 8, .minor = 0};
+  const std::string note =
+      "NVIDIA A100 has no FP8 products (compute capability 8.9): the inputs of 7 layers with FP8 "
+      "weights stay floats; --precision exact rounds them as the checkpoint says";
+  const auto said = [&] {
+    auto plan = make_plan(*checkpoint, options);
+    return plan && std::count(plan->notes.begin(), plan->notes.end(), note) == 1;
+  };
+  EXPECT_TRUE(said());
+  options.policy.precision = kernels::Precision::kExact;
+  EXPECT_FALSE(said());
+  options.policy.precision = kernels::Precision::kFast;
+  options.hardware.gpu->minor = 9;
+  EXPECT_FALSE(said());
 }
 
 TEST(plan, a_card_that_is_too_old_for_the_dialect_is_refused_with_what_helps) {

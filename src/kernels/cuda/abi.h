@@ -108,6 +108,17 @@ struct CudaKernels {
   void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
                void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
 
+  // x as codes, e4m3 or s8 by its format, with a scale (m) for each token: out (m, ldo) bytes,
+  // ldo >= k, padded with zeros. `work` as for prepare.
+  void (*prepare_codes)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
+                        int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
+  // y = scale (x W^T) row_scale by cuBLASLt, where x and the weight's codes are both e4m3, or s8 if
+  // `integers`; N and K are multiples of 16. row_scale (n), scale (m). The sums go to `sum` (m, n),
+  // 16-byte aligned, with lds a multiple of 4; it may be y.
+  void (*multiply_codes)(NibbleCudaContext*, const CudaWeight* weight, int integers, const void* x,
+                         int64_t ldx, const float* scale, const float* row_scale, void* sum,
+                         int64_t lds, float* y, int64_t ldy, int64_t m);
+
   // For `bench`: seconds to read `bytes` once, and of an n x n x n bf16 product; 0 when impossible.
   double (*read_seconds)(NibbleCudaContext*, int64_t bytes);
   double (*product_seconds)(NibbleCudaContext*, int64_t n);

@@ -5,7 +5,7 @@ find_package(CUDAToolkit 13 REQUIRED)
 add_library(nibble_cuda MODULE
   ../device/cuda_device.cu cuda/table.cc
   activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
-  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu)
+  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu)
 target_include_directories(nibble_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
                            ${CUDAToolkit_INCLUDE_DIRS})
 # Bit equality of dequantized weights forbids fusing d*q+m; fused products are written out.

@@ -5,18 +5,23 @@
 
 #include "base/check.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
 
 namespace nibble::kernels {
 namespace {
 
 // What a kernel does; the index of its line in the list.
-enum Path { kCodes, kPanelBf16, kPanelF32 };
+enum Path { kE4M3, kS8, kCodes, kPanelBf16, kPanelF32 };
 
 // Up to 8 tokens a warp reads the codes of a row once; from there on panels are dequantized. These
 // are the reference kernels: crossovers are to be measured with the fast ones.
 constexpr int64_t kFewTokens = 8;
 constexpr Kernel kList[] = {
+    {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
+     Form::kRows, 1, 1, INT64_MAX, nullptr},
+    {"matmul_s8_s8_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 1, 1, INT64_MAX, nullptr},
     {"matvec_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
      8, 1, kFewTokens, nullptr},
     {"matmul_bf16_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
@@ -27,11 +32,15 @@ constexpr Kernel kList[] = {
 
 Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
 
-std::string refusal(const Kernel& kernel, const device::Gpu& gpu, const MatmulPolicy& policy) {
+std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const device::Gpu& gpu,
+                    const MatmulPolicy& policy) {
   if (!glob_matches(policy.kernel_glob, kernel.name)) {
     return fmt::format("its name does not match --kernel {}", policy.kernel_glob);
   }
-  if (path_of(kernel) != kPanelBf16) return "";
+  const Path path = path_of(kernel);
+  if (path == kE4M3) return codes_refusal(Codes::kE4M3, problem, gpu, policy);
+  if (path == kS8) return codes_refusal(Codes::kS8, problem, gpu, policy);
+  if (path != kPanelBf16) return "";
   if (policy.precision == Precision::kExact) {
     return "rounds weights and activations to bf16; --precision exact wants float";
   }
@@ -53,6 +62,7 @@ constexpr int64_t kPanelMost = int64_t{256} << 20;
 struct Input {
   const void* data = nullptr;
   int64_t ld = 0;
+  const float* scale = nullptr;  // of codes, for each token
 };
 
 struct Job {
@@ -61,6 +71,8 @@ struct Job {
   Input x;
 
   bool bf16() const { return path == kPanelBf16; }
+  bool codes() const { return path == kE4M3 || path == kS8; }
+  int64_t input_bytes() const { return codes() ? 1 : bf16() ? 2 : 4; }
   // Inputs are padded so that rows are read in whole chunks.
   int64_t k_pad() const { return (packed->weight.k + 31) / 32 * 32; }
   bool changes_x() const {
@@ -69,14 +81,14 @@ struct Job {
            in.activation.type != tensor::ActivationFormat::Type::kFloat;
   }
   bool as_it_is(const float* from, int64_t ldx) const {
-    return !bf16() && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
+    return input_bytes() == 4 && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
            reinterpret_cast<uintptr_t>(from) % 16 == 0;
   }
   // Of weights of a card, pointers tell tables apart; equal tables of two weights are two tables.
   bool same_input(const Job& other) const {
     const CudaInput& a = packed->input;
     const CudaInput& b = other.packed->input;
-    return bf16() == other.bf16() && packed->weight.k == other.packed->weight.k &&
+    return input_bytes() == other.input_bytes() && packed->weight.k == other.packed->weight.k &&
            a.factor == b.factor && a.hadamard == b.hadamard && a.order == b.order &&
            a.activation == b.activation && a.input_scale == b.input_scale &&
            a.input_zero == b.input_zero;
@@ -90,15 +102,38 @@ Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int
   const int64_t ld = job.k_pad();
   auto* work =
       reinterpret_cast<float*>(cuda.scratch(kWorkSlot, static_cast<size_t>(m * k) * sizeof(float)));
-  std::byte* out = cuda.scratch(slot, static_cast<size_t>(m * ld) * (job.bf16() ? 2 : 4));
+  const int64_t bytes = (m * ld * job.input_bytes() + 255) / 256 * 256;
+  const int64_t of_scales = job.codes() ? m * int64_t{sizeof(float)} : 0;
+  std::byte* out = cuda.scratch(slot, static_cast<size_t>(bytes + of_scales));
+  if (job.codes()) {
+    auto* scale = reinterpret_cast<float*>(out + bytes);
+    cuda.kernels().prepare_codes(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
+                                 scale);
+    return {out, ld, scale};
+  }
   cuda.kernels().prepare(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
                          job.bf16());
   return {out, ld};
 }
 
+// y is where the sums go, if it can be read there four at a time.
+void run_codes(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
+  const CudaWeight& weight = job.packed->weight;
+  void* sum = target.y;
+  int64_t lds = target.ldy;
+  if (lds % 4 != 0 || reinterpret_cast<uintptr_t>(sum) % 16 != 0) {
+    lds = weight.n;
+    sum = cuda.scratch(kPanelSlot, static_cast<size_t>(m * lds) * sizeof(float));
+  }
+  cuda.kernels().multiply_codes(cuda.context(), &weight, job.path == kS8, job.x.data, job.x.ld,
+                                job.x.scale, job.packed->row_scale, sum, lds, target.y, target.ldy,
+                                m);
+}
+
 void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
+  if (job.codes()) return run_codes(cuda, job, target, m);
   if (job.path == kCodes) {
     kernels.matvec(cuda.context(), &weight, static_cast<const float*>(job.x.data), job.x.ld,
                    target.y, target.ldy, m);
@@ -117,6 +152,12 @@ void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t
 
 std::span<const Kernel> cuda_kernels() { return kList; }
 
+bool multiplies_codes(const Choice& choice) {
+  return std::any_of(choice.ranges.begin(), choice.ranges.end(), [](const ChoiceRange& range) {
+    return path_of(*range.kernel) == kE4M3 || path_of(*range.kernel) == kS8;
+  });
+}
+
 int64_t cuda_workspace_bytes() {
   constexpr int64_t kOfCublas = int64_t{32} << 20;
   return kPanelMost + kOfCublas;
@@ -127,7 +168,7 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
   Choice out;
   std::vector<const Kernel*> fitting;
   for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, gpu, policy);
+    std::string why = refusal(kernel, problem, gpu, policy);
     if (why.empty()) {
       fitting.push_back(&kernel);
     } else {
@@ -142,7 +183,7 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
   }
   out.packing = kCudaPacking;
   out.ranges = ranges_of(fitting);
-  out.activation = activation_for(problem, policy);
+  if (!weight_only(problem, gpu, policy)) out.activation = activation_for(problem, policy);
   const Kernel* last = fitting.front();
   for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
   std::erase_if(out.refusals, [&](const Refusal& r) {

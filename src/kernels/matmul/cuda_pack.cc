@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
 
 namespace nibble::kernels {
@@ -38,9 +39,10 @@ void put_row(const QuantizedWeight& w, const CudaLayout& l, int64_t n, std::byte
     std::memcpy(to, from, static_cast<size_t>(w.k * unit));
     return;
   }
-  for (int64_t k = 0; k < w.k; ++k) {
-    to[k / 2] |= (from[k] & std::byte{15}) << (k % 2 * 4);
+  for (int64_t i = 0; i < w.k / 2; ++i) {
+    to[i] = (from[2 * i] & std::byte{15}) | from[2 * i + 1] << 4;
   }
+  if (w.k % 2 != 0) to[w.k / 2] = from[w.k - 1] & std::byte{15};
 }
 
 template <class T>
@@ -132,6 +134,11 @@ Result<std::shared_ptr<const CudaPacked>> pack_for_cuda(const QuantizedWeight& w
                 w.input_scale,
                 w.input_zero,
                 order};
+  if (multiplies_codes(choice)) {
+    NIBBLE_ASSIGN(out->row_scales, copy_of(stream, row_scales(w)));
+    const auto* expanded = reinterpret_cast<const float*>(out->row_scales.data());
+    out->row_scale = expanded != nullptr ? expanded : out->weight.scale;
+  }
   return std::shared_ptr<const CudaPacked>(std::move(out));
 }
 

@@ -1,6 +1,7 @@
 # The sources of matmul/: the files that kernels.inc names get the flags of its ISA column.
 set(matmul_sources matmul/choose.cc matmul/layout.cc matmul/matmul.cc matmul/pack.cc
-    matmul/cuda_matmul.cc matmul/cuda_pack.cc    matmul/prepare.cc matmul/avx2_prepare.cc)
+    matmul/cuda_matmul.cc matmul/cuda_pack.cc matmul/cuda_w8a8.cc
+    matmul/prepare.cc matmul/avx2_prepare.cc)
 set(matmul_tests matmul/cuda_test.cc matmul/choose_test.cc matmul/matmul_test.cc)
 
 set(kernel_flags_kReference "")
