@@ -24,6 +24,7 @@ struct NibbleCudaContext {
   int multiprocessors = 1;
   cudaStream_t stream = nullptr;
   NibbleCudaStaging* staging = nullptr;  // device/cuda_device.cu; made when it is first asked for
+  void* tile_work = nullptr;  // matmul/cuda_tiles.cu: of products in tiles; made when needed
   bool failed = false;
   char error[512] = {};
   std::unique_ptr<nibble::kernels::CublasLt, nibble::kernels::CublasLtDeleter> cublas;

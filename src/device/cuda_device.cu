@@ -88,7 +88,9 @@ int info(int index, NibbleCudaInfo* out, char* error, size_t size) {
 }
 
 void close(NibbleCudaContext* context) {
-  if (context->enter() != nullptr) cudaStreamDestroy(context->stream);
+  context->enter();
+  if (context->tile_work != nullptr) cudaFree(context->tile_work);
+  if (context->stream != nullptr) cudaStreamDestroy(context->stream);
   delete context->staging;
   delete context;
 }

@@ -2,16 +2,21 @@
 # as PTX that the driver compiles, for everything from Turing on.
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
-add_library(nibble_cuda MODULE
-  ../device/cuda_device.cu cuda/table.cc
-  activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
-  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu)
+set(cuda_sources
+  ../device/cuda_device.cu activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
+  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
+  matmul/cuda_tiles.cu)
+set(hopper_sources matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
+set_source_files_properties(${cuda_sources} PROPERTIES COMPILE_OPTIONS
+  "-gencode=arch=compute_90a,code=sm_90a;-gencode=arch=compute_75,code=compute_75")
+set_source_files_properties(${hopper_sources} PROPERTIES COMPILE_OPTIONS
+  "-gencode=arch=compute_90a,code=sm_90a")
+add_library(nibble_cuda MODULE cuda/table.cc ${cuda_sources} ${hopper_sources})
 target_include_directories(nibble_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
                            ${CUDAToolkit_INCLUDE_DIRS})
 # Bit equality of dequantized weights forbids fusing d*q+m; fused products are written out.
 target_compile_options(nibble_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --extended-lambda --expt-relaxed-constexpr -fmad=false
-    "SHELL:-gencode arch=compute_90a,code=sm_90a" "SHELL:-gencode arch=compute_75,code=compute_75"
     -Xcompiler=-fvisibility=hidden>)
 set_target_properties(nibble_cuda PROPERTIES
   CUDA_ARCHITECTURES OFF

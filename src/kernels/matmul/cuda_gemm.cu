@@ -8,6 +8,7 @@
 #include "kernels/cuda/functions.h"
 #include "kernels/matmul/cuda_codes.cuh"
 #include "kernels/matmul/cuda_cublas.cuh"
+#include "kernels/matmul/cuda_tiles.cuh"
 
 namespace nibble::kernels {
 
@@ -215,13 +216,18 @@ const char* missing(NibbleCudaContext* context) {
 
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
           int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m) {
-  const int64_t ldp = (weight->k + 31) / 32 * 32;
+  const bool tiles = weight->tiles.bits != 0;
+  const int64_t ldp = tiles ? weight->tiles.k_pad : (weight->k + 31) / 32 * 32;
   const int64_t row_bytes = ldp * (bf16 != 0 ? 2 : 4);
   constexpr int64_t kStep = 64;
   const int64_t most = panel_bytes / row_bytes / kStep * kStep;
   for (int64_t first = 0; first < weight->n; first += most) {
     const int64_t rows = weight->n - first < most ? weight->n - first : most;
-    dequantize(context, *weight, first, rows, panel, ldp, bf16 != 0);
+    if (tiles) {
+      panel_of_tiles(context, *weight, first, rows, static_cast<__nv_bfloat16*>(panel), ldp);
+    } else {
+      dequantize(context, *weight, first, rows, panel, ldp, bf16 != 0);
+    }
     float* to = y + first;
     const auto in = static_cast<int64_t>(bf16 != 0 ? In::kBf16 : In::kF32);
     const CublasLt::Shape shape = {rows, m, ldp, ldx, ldp, ldy, in, alignment(x), alignment(to)};

@@ -4,11 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/abi.h"
-#include "kernels/hadamard/hadamard.h"
-#include "kernels/matmul/cuda_weight.h"
-#include "kernels/matmul/random_weight.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/matmul/cuda_test_card.h"
 
 namespace nibble::kernels {
 namespace {
@@ -17,21 +13,6 @@ using device::gpu_h200;
 using tensor::Element;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
-
-device::Hardware with_card(const device::Gpu& gpu) {
-  device::Hardware out = device::hardware_with(device::Isa::kAvx2);
-  out.gpu = gpu;
-  return out;
-}
-
-std::string ranges(const Result<Choice>& choice) {
-  if (!choice) return choice.error().message;
-  std::string out = choice->packing + ":";
-  for (const ChoiceRange& r : choice->ranges) {
-    out += " " + std::to_string(r.m_min) + "+ " + kernel_name(*r.kernel);
-  }
-  return out;
-}
 
 const WeightFormat kFormat = {
     .element = Element::kU4, .scaled = true, .group_k = 48, .zero = ZeroKind::kInteger};
@@ -42,10 +23,10 @@ TEST(cuda_choose, an_h200_runs_every_format_and_exact_means_float) {
             "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
   const auto exact = choose(problem, with_card(gpu_h200()), {.precision = Precision::kExact});
   EXPECT_EQ(ranges(exact), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(exact->refusals.size(), 3u);
+  ASSERT_EQ(exact->refusals.size(), 5u);
   EXPECT_EQ(exact->refusals[0].why, "reads e4m3; the weight is u4");
   EXPECT_EQ(exact->refusals[1].why, "reads s5 to s8; the weight is u4");
-  EXPECT_EQ(exact->refusals[2].why,
+  EXPECT_EQ(exact->refusals[4].why,
             "rounds weights and activations to bf16; --precision exact wants float");
 }
 
@@ -56,8 +37,9 @@ TEST(cuda_choose, cards_without_bf16_multiply_in_float) {
   gpu.minor = 5;
   const auto choice = choose({64, 64, kFormat, {}}, with_card(gpu), {});
   EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(choice->refusals.size(), 3u);
-  EXPECT_EQ(choice->refusals[2].why,
+  ASSERT_EQ(choice->refusals.size(), 5u);
+  EXPECT_EQ(choice->refusals[2].why, "is for Hopper (compute capability 9.0); Tesla T4 has 7.5");
+  EXPECT_EQ(choice->refusals[4].why,
             "needs bf16 products (compute capability 8.0); Tesla T4 has 7.5");
 }
 
@@ -67,7 +49,7 @@ TEST(cuda_choose, a_glob_forces_one_kernel_and_another_is_refused_for_the_card) 
       "cuda: 1+ matvec_f32_any_f32_cuda");
   EXPECT_EQ(ranges(choose({64, 64, kFormat, {}}, with_card(gpu_h200()), {.kernel_glob = "*avx2"})),
             "no kernel multiplies a u4g48+zp weight of 64 x 64 on NVIDIA H200: "
-            "matmul_e4m3_e4m3_f32_cuda and 4 more: its name does not match --kernel *avx2");
+            "matmul_e4m3_e4m3_f32_cuda and 6 more: its name does not match --kernel *avx2");
 }
 
 using Activation = tensor::ActivationFormat;
@@ -201,84 +183,6 @@ TEST(cuda_pack, four_bits_take_half_a_byte) {
 }
 
 // ---- on a card
-
-class Card : public testing::Test {
- protected:
-  void SetUp() override {
-    auto cuda = device::Cuda::open(0);
-    if (!cuda) GTEST_SKIP() << cuda.error().message;
-    if (const char* missing = (*cuda)->kernels().missing((*cuda)->context()); missing != nullptr) {
-      GTEST_SKIP() << missing;
-    }
-    cuda_ = *cuda;
-    stream_ = std::make_unique<device::Stream>(2, cuda_);
-  }
-
-  PackedWeight packed(const tensor::QuantizedWeight& w, const MatmulPolicy& policy) {
-    const MatmulProblem problem{w.n, w.k, w.format, w.activation};
-    auto choice = choose(problem, with_card(cuda_->gpu()), policy);
-    EXPECT_TRUE(choice) << choice.error().message;
-    auto out = pack(w, *choice, *stream_);
-    EXPECT_TRUE(out) << out.error().message;
-    return std::move(*out);
-  }
-
-  // y (m, n) of the card for x (m, k); every element was written.
-  std::vector<float> product(const PackedWeight& weight, const std::vector<float>& x, int64_t m) {
-    const int64_t n = weight.problem.n;
-    const int64_t k = weight.problem.k;
-    std::vector<float> y(static_cast<size_t>(m * n), NAN);
-    auto on_card = device::Floats::place(*stream_, x);
-    auto out = device::Memory::copy_of(*stream_, y.data(), y.size() * sizeof(float));
-    EXPECT_TRUE(on_card && out);
-    const MatmulTarget target{&weight, reinterpret_cast<float*>(out->data()), n};
-    matmul(*stream_, {&target, 1}, on_card->data(), k, m);
-    const auto ok = device::copy_to_host(*stream_, y.data(), out->data(), y.size() * sizeof(float));
-    EXPECT_TRUE(ok) << ok.error().message;
-    return y;
-  }
-
-  std::shared_ptr<device::Cuda> cuda_;
-  std::unique_ptr<device::Stream> stream_;
-};
-
-// x as the weight wants it: the reference.
-std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x) {
-  std::vector<float> out(x, x + w.k);
-  for (size_t i = 0; i < w.input_factor.size(); ++i) out[i] *= w.input_factor[i];
-  if (w.input_hadamard != 0) hadamard(out.data(), w.k, w.input_hadamard);
-  quantize_activation(w.activation, w.input_scale, w.input_zero, out.data(), w.k, out.data());
-  return out;
-}
-
-std::vector<float> normal_floats(int64_t count, uint32_t seed) {
-  Random random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& v : out) v = normal(random);
-  return out;
-}
-
-// `relative` of the sum of the magnitudes of a row's products.
-void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
-                    const std::vector<float>& y, double relative, const std::string& what) {
-  std::vector<float> row(static_cast<size_t>(w.k));
-  for (int64_t i = 0; i < m; ++i) {
-    const std::vector<float> xi = transformed(w, x.data() + i * w.k);
-    for (int64_t n = 0; n < w.n; ++n) {
-      tensor::dequantize_row(w, n, row.data());
-      double sum = 0;
-      double all = 0;
-      for (size_t k = 0; k < row.size(); ++k) {
-        sum += double{xi[k]} * double{row[k]};
-        all += std::fabs(double{xi[k]} * double{row[k]});
-      }
-      const double got = y[static_cast<size_t>(i * w.n + n)];
-      ASSERT_LE(std::fabs(got - sum), relative * all + 1e-30)
-          << what << " m " << m << " token " << i << " row " << n << ": " << got << ", not " << sum;
-    }
-  }
-}
 
 // Products of K terms summed in float32 in any order: (K + 8) 2^-24 covers every order.
 TEST_F(Card, exact_products_are_those_of_the_definition) {

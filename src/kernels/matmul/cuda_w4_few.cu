@@ -268,20 +268,9 @@ __device__ void load_x(const Work& w, const Place& place, __nv_bfloat16* x, int 
   sync_some(2, S::kConsumers);
 }
 
-// The numbers that turn a row's codes into differences from its zero.
-template <class S>
-struct Zero {
-  uint32_t pair;  // 4 bits: 128 + zero twice; 8 bits: zero twice
-  __device__ static Zero none() { return {S::kBits == 4 ? 0x43084308u : 0u}; }
-  __device__ static Zero of(uint32_t byte) {
-    if constexpr (S::kBits == 4) {
-      return {(0x4300u | byte) * 0x10001u};
-    } else {
-      const auto bits = __float_as_uint(static_cast<float>(static_cast<int8_t>(byte))) >> 16;
-      return {bits * 0x10001u};
-    }
-  }
-};
+// 128 + the zero of a row twice, as bf16: what its 4-bit codes are less.
+constexpr uint32_t kNoZero = 0x43084308u;
+__device__ inline uint32_t zero_pair(uint32_t zero) { return (0x4300u | zero) * 0x10001u; }
 
 // The codes of a lane for 64 inputs of a row tile; step(j) is the A operand of 16 of them.
 template <class S>
@@ -296,25 +285,23 @@ struct Codes {
     const uint4& v = words[i / 4];
     return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
   }
-  __device__ void step(int j, Zero<S> upper, Zero<S> lower, uint32_t (&a)[4]) const {
+  __device__ void step(int j, uint32_t upper, uint32_t lower, uint32_t (&a)[4]) const {
     if constexpr (S::kBits == 4) {
       const uint32_t w = word(j);
-      a[0] = sub_bf16x2(w4_pair<0>(w), upper.pair);
-      a[1] = sub_bf16x2(w4_pair<1>(w), lower.pair);
-      a[2] = sub_bf16x2(w4_pair<2>(w), upper.pair);
-      a[3] = sub_bf16x2(w4_pair<3>(w), lower.pair);
+      a[0] = sub_bf16x2(w4_pair<0>(w), upper);
+      a[1] = sub_bf16x2(w4_pair<1>(w), lower);
+      a[2] = sub_bf16x2(w4_pair<2>(w), upper);
+      a[3] = sub_bf16x2(w4_pair<3>(w), lower);
     } else {
-      a[0] = w8_pair(word(2 * j), upper);
-      a[1] = w8_pair(word(2 * j) >> 8, lower);
-      a[2] = w8_pair(word(2 * j + 1), upper);
-      a[3] = w8_pair(word(2 * j + 1) >> 8, lower);
+      a[0] = w8_pair(word(2 * j));
+      a[1] = w8_pair(word(2 * j) >> 8);
+      a[2] = w8_pair(word(2 * j + 1));
+      a[3] = w8_pair(word(2 * j + 1) >> 8);
     }
   }
   // Bytes 0 and 2, signed: 128 + the low seven bits, less 128 or, where the sign is set, 256.
-  __device__ static uint32_t w8_pair(uint32_t w, Zero<S> zero) {
-    const uint32_t v =
-        sub_bf16x2(and_or(w, 0x007f007fu, kBf16Magic), and_or(w, 0x00800080u, kBf16Magic));
-    return S::kZeros ? sub_bf16x2(v, zero.pair) : v;
+  __device__ static uint32_t w8_pair(uint32_t w) {
+    return sub_bf16x2(and_or(w, 0x007f007fu, kBf16Magic), and_or(w, 0x00800080u, kBf16Magic));
   }
 };
 
@@ -371,19 +358,19 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
         for (int r = 0; r < S::kScaleRows; ++r) {
           const int row = mine * S::kScaleRows + r;
           float2 scale[kTiles];
-          Zero<S> zero[kTiles][2];
+          uint32_t zero[kTiles][2];
 #pragma unroll
           for (int i = 0; i < kTiles; ++i) {
             const int at = g * 8 + (tile + i) * 2;
             scale[i] = w4_scales(
                 *reinterpret_cast<const uint32_t*>(stage + S::kCodeBytes + (row * kStrip + at) * 2),
                 w.scales_are_bf16);
-            zero[i][0] = zero[i][1] = Zero<S>::none();
+            zero[i][0] = zero[i][1] = kNoZero;
             if constexpr (S::kZeros) {
               const uint32_t two = *reinterpret_cast<const uint16_t*>(
                   stage + S::kCodeBytes + S::kScaleBytes + row * kStrip + at);
-              zero[i][0] = Zero<S>::of(two & 0xffu);
-              zero[i][1] = Zero<S>::of(two >> 8);
+              zero[i][0] = zero_pair(two & 0xffu);
+              zero[i][1] = zero_pair(two >> 8);
             }
           }
           float part[kTiles][kTokenTiles][kChains][4];
@@ -602,12 +589,9 @@ auto with_shape(const W4Few& args, const Call& call) {
     }
     return with_rest.template operator()<kBits, 2, kZeros>();
   };
-  if (w.bits == 4) {
-    return w.zeros != nullptr ? with_scales.template operator()<4, true>()
-                              : with_scales.template operator()<4, false>();
-  }
-  return w.zeros != nullptr ? with_scales.template operator()<8, true>()
-                            : with_scales.template operator()<8, false>();
+  if (w.bits == 8) return with_scales.template operator()<8, false>();
+  return w.zeros != nullptr ? with_scales.template operator()<4, true>()
+                            : with_scales.template operator()<4, false>();
 }
 
 int strips_of(const W4Few& args) {
@@ -635,7 +619,7 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   w.x = args.x;
   w.ldx = args.ldx;
   w.m = args.m;
-  w.k = first.k;
+  w.k = args.k;
   w.units = units_of(first);
   w.slice = (w.units + plan.ranks - 1) / plan.ranks;
   w.group = std::min(first.group, w.units * kUnit);

@@ -16,6 +16,7 @@ struct W4Few {
   const void* x = nullptr;
   bool x_is_f32 = false;
   int64_t ldx = 0;
+  int k = 0;  // of f32 x; zeros follow
   int m = 0;  // 1 to 16, with f32 to 8
   cudaStream_t stream = nullptr;
 };

@@ -45,7 +45,7 @@ struct CudaPacked {
   device::Memory order;
   device::Memory factor;
   device::Memory row_scales;  // where the weight's own are for several rows
-  CudaWeight weight;
+  CudaWeight weight = {};
   CudaInput input;
   const float* row_scale = nullptr;  // (n), for products of codes with codes
 };
@@ -59,6 +59,7 @@ void unpack_row_of_cuda(const CudaPacked& packed, int64_t n, float* out);
 // The kernels for cards, best first; their `run` is null.
 std::span<const Kernel> cuda_kernels();
 constexpr const char* kCudaPacking = "cuda";
+constexpr const char* kTilePacking = "cuda_tiles";  // cuda_tiles.h
 
 bool multiplies_codes(const Choice& choice);  // for some number of tokens
 
