@@ -142,7 +142,10 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
 // logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
 // %.
 TEST_F(OnCard, fast_logits_are_near) {
-  for (const char* folder : {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block"}) {
+  for (const char* folder :
+       {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block", "fp8/tensor_dynamic",
+        "fp8/tensor_static", "fp8/channel_dynamic", "compressed_tensors/fp8_token",
+        "w8a8_int8/dynamic", "architectures/fp8_phi3_parts"}) {
     SCOPED_TRACE(folder);
     const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
     auto cpu = Model::load(path, options("cpu", "exact"));
