@@ -140,9 +140,13 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
 // bf16 keeps 8 bits, so that factors are off by 2^-9. What these small random models make of that
 // was computed in float64 with weights and inputs rounded so: for gptq/b4_g32 4 % of a typical
 // logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
-// %.
+// %. Where a checkpoint rounds inputs, few of them fall to other codes, which tells most in
+// fp8/tensor_static: there a cache of f16 alone makes 6 % on a CPU.
 TEST_F(OnCard, fast_logits_are_near) {
-  for (const char* folder : {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block"}) {
+  for (const char* folder :
+       {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block", "fp8/tensor_dynamic",
+        "fp8/tensor_static", "fp8/channel_dynamic", "compressed_tensors/fp8_token",
+        "w8a8_int8/dynamic", "architectures/fp8_phi3_parts"}) {
     SCOPED_TRACE(folder);
     const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
     auto cpu = Model::load(path, options("cpu", "exact"));

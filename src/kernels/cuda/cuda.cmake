@@ -1,17 +1,19 @@
-# libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). Built for Hopper and,
-# as PTX that the driver compiles, for everything from Turing on.
+# libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). What every card needs
+# is built for Turing, Ampere, Ada and Hopper, and as PTX, which the driver compiles, for what comes
+# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu) are for Hopper alone.
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
-set(cuda_sources
+set(every_card
   ../device/cuda_device.cu activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
   matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
   matmul/cuda_tiles.cu)
-set(hopper_sources matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
-set_source_files_properties(${cuda_sources} PROPERTIES COMPILE_OPTIONS
-  "-gencode=arch=compute_90a,code=sm_90a;-gencode=arch=compute_75,code=compute_75")
-set_source_files_properties(${hopper_sources} PROPERTIES COMPILE_OPTIONS
-  "-gencode=arch=compute_90a,code=sm_90a")
-add_library(nibble_cuda MODULE cuda/table.cc ${cuda_sources} ${hopper_sources})
+set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
+add_library(nibble_cuda MODULE cuda/table.cc ${every_card} ${hopper_only})
+set(hopper -gencode=arch=compute_90a,code=sm_90a)
+set_source_files_properties(${hopper_only} PROPERTIES COMPILE_OPTIONS "${hopper}")
+set_source_files_properties(${every_card} PROPERTIES COMPILE_OPTIONS
+  "${hopper};-gencode=arch=compute_75,code=sm_75;-gencode=arch=compute_80,code=sm_80;\
+-gencode=arch=compute_89,code=sm_89;-gencode=arch=compute_90,code=compute_90")
 target_include_directories(nibble_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
                            ${CUDAToolkit_INCLUDE_DIRS})
 # Bit equality of dequantized weights forbids fusing d*q+m; fused products are written out.

@@ -8,24 +8,41 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// y[m, n] = sum[m, n] * row_scale[n] * scale[m], four at a time; without scales, a copy. `sum` may
-// be y.
+// y[m, n] = sum[m, n] * row_scale[n] * scale[m], four n a thread, a token a row of blocks; without
+// scales, a copy. `sum` may be y.
 template <class T>
 __global__ void scale_sums(const T* sum, int64_t lds, const float* row_scale, const float* scale,
-                           float* y, int64_t ldy, int64_t m, int64_t n) {
-  const int64_t quads = n / 4;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < m * quads; i += step) {
-    const int64_t row = i / quads;
-    const int64_t at = i % quads * 4;
-    const float of_token = scale == nullptr ? 1.0f : scale[row];
-    T four[4];
-    *reinterpret_cast<int4*>(four) = *reinterpret_cast<const int4*>(sum + row * lds + at);
+                           float* y, int64_t ldy, int64_t n) {
+  const int64_t at = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
+  if (at >= n) return;
+  const int64_t row = blockIdx.y;
+  const float of_token = scale == nullptr ? 1.0f : scale[row];
+  T four[4];
+  *reinterpret_cast<int4*>(four) = *reinterpret_cast<const int4*>(sum + row * lds + at);
+  float out[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float of_row = row_scale == nullptr ? 1.0f : row_scale[at + j];
-      y[row * ldy + at + j] = static_cast<float>(four[j]) * of_row * of_token;
-    }
+  for (int j = 0; j < 4; ++j) {
+    const float of_row = row_scale == nullptr ? 1.0f : row_scale[at + j];
+    out[j] = static_cast<float>(four[j]) * of_row * of_token;
+  }
+  float* to = y + row * ldy + at;
+  if (reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+    *reinterpret_cast<float4*>(to) = {out[0], out[1], out[2], out[3]};
+  } else {
+    for (int j = 0; j < 4; ++j) to[j] = out[j];
+  }
+}
+
+template <class T>
+void run_scale_sums(cudaStream_t stream, const void* sums, int64_t lds, const float* row_scale,
+                    const float* scale, float* y, int64_t ldy, int64_t m, int64_t n) {
+  const auto* sum = static_cast<const T*>(sums);
+  const auto blocks = static_cast<unsigned>((n / 4 + kThreads - 1) / kThreads);
+  for (int64_t begin = 0; begin < m; begin += kMostRows) {
+    const int64_t rows = m - begin < kMostRows ? m - begin : kMostRows;
+    scale_sums<<<dim3(blocks, static_cast<unsigned>(rows)), kThreads, 0, stream>>>(
+        sum + begin * lds, lds, row_scale, scale == nullptr ? nullptr : scale + begin,
+        y + begin * ldy, ldy, n);
   }
 }
 
@@ -61,15 +78,10 @@ void multiply_codes(NibbleCudaContext* context, const CudaWeight* weight, int in
     return context->note("cuBLASLt", "a product of 8-bit codes was refused");
   }
   if (scaled && sum == y) return;
-  const int blocks = blocks_for(m * weight->n / 4);
-  if (integers != 0) {
-    scale_sums<<<blocks, kThreads, 0, stream>>>(static_cast<const int32_t*>(sum), lds, row_scale,
-                                                scale, y, ldy, m, weight->n);
-  } else {
-    scale_sums<<<blocks, kThreads, 0, stream>>>(static_cast<const float*>(sum), lds,
-                                                scaled ? nullptr : row_scale,
-                                                scaled ? nullptr : scale, y, ldy, m, weight->n);
-  }
+  const float* of_rows = scaled ? nullptr : row_scale;
+  const float* of_tokens = scaled ? nullptr : scale;
+  const auto run = integers != 0 ? &run_scale_sums<int32_t> : &run_scale_sums<float>;
+  run(stream, sum, lds, of_rows, of_tokens, y, ldy, m, weight->n);
   context->launched("multiply_codes");
 }
 
