@@ -7,6 +7,7 @@
 #include <map>
 #include <new>
 
+#include "generate/sequence.h"
 #include "kernels/cuda/plan.h"
 #include "load/split.h"
 
@@ -75,15 +76,16 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
     out.other += v.info->bytes;
   }
   // One prompt batch of activations: the widest rows of the decoder, float32.
-  constexpr uint64_t kBatch = 512;
+  const device::Hardware& hardware = options.plan.hardware;
+  const auto batch = static_cast<uint64_t>(hardware.gpu ? generate::Sequence::kCardBatch
+                                                        : generate::Sequence::kBatch);
   const uint64_t row =
       static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 3 * spec.heads * spec.head_dim +
                             4 * spec.kv_heads * spec.head_dim);
-  out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
+  out.other += batch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   constexpr int64_t kMany = 4096;  // pages are whole at this length
   out.kv_per_token = static_cast<uint64_t>(
       layers::DecoderCache::bytes_for(spec, plan.cache.format, kMany) / kMany);
-  const device::Hardware& hardware = options.plan.hardware;
   out.available = static_cast<uint64_t>(hardware.memory_bytes);
   if (hardware.gpu) {
     out.available = static_cast<uint64_t>(hardware.gpu->memory_bytes);

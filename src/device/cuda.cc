@@ -161,6 +161,15 @@ Cuda::~Cuda() {
 
 Result<void> Cuda::to_host(void* to, const void* from, size_t bytes) {
   device_->to_host(context_, to, from, bytes);
+  return error();
+}
+
+Result<void> Cuda::wait() {
+  device_->wait(context_);
+  return error();
+}
+
+Result<void> Cuda::error() const {
   if (const char* text = device_->error(context_); text != nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", gpu_.name, text));
   }

@@ -21,6 +21,10 @@ struct NibbleCudaContext {
   int major = 0;
   int multiprocessors = 1;
   cudaStream_t stream = nullptr;
+  // For blocks that count who is last; whoever is puts its counter back to 0.
+  static constexpr int64_t kCounters = 4096;
+  unsigned* counters = nullptr;
+  cudaEvent_t marked = nullptr;
   bool failed = false;
   char error[512] = {};
   std::unique_ptr<nibble::kernels::CublasLt, nibble::kernels::CublasLtDeleter> cublas;

@@ -4,7 +4,8 @@ enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 add_library(nibble_cuda MODULE
   ../device/cuda_device.cu cuda/table.cc
-  activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
+  activation/cuda.cu norm/cuda.cu sample/cuda.cu
+  attention/cuda.cu attention/cuda_decode.cu attention/cuda_prefill.cu
   matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu)
 target_include_directories(nibble_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
                            ${CUDAToolkit_INCLUDE_DIRS})
