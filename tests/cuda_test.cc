@@ -102,7 +102,9 @@ std::vector<float> logits_of(const Model& model, const std::vector<int32_t>& tok
 }
 
 // Activations that a checkpoint rounds may fall to either side of the middle between two codes when
-// a sum differs in its last bit; such a token then differs by a step of the grid.
+// a sum differs in its last bit; such a token then differs by a step of the grid. The CPU's own
+// instruction sets part there, too (fp8/channel_1d_bf16_scales), so that a card may agree with
+// either.
 bool rounds_activations(const Plan& plan) {
   return std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const LayerPlan& layer) { return layer.activation != "float"; });
@@ -118,14 +120,24 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
     if (!cpu || !card) continue;
     const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
     const std::vector<float> want = logits_of(*cpu, tokens, false);
+    std::vector<float> want_of_reference;
+    if (rounds_activations(cpu->plan())) {
+      Options how = options("cpu", "exact");
+      how.isa = "reference";
+      auto reference = Model::load(path, how);
+      ASSERT_TRUE(reference) << reference.error().message;
+      want_of_reference = logits_of(*reference, tokens, false);
+    }
     for (const bool each : {false, true}) {  // prefill, then decode
       const std::vector<float> got = logits_of(*card, tokens, each);
       if (got.size() != want.size()) {
         ADD_FAILURE() << got.size() << " logits, not " << want.size();
         continue;
       }
-      const Difference d = difference(got, want);
+      Difference d = difference(got, want);
       if (rounds_activations(cpu->plan())) {
+        const Difference other = difference(got, want_of_reference);
+        if (other.mean < d.mean) d = other;
         EXPECT_LE(d.mean, 0.02 * d.typical) << (each ? "decode" : "prefill");
       } else {
         EXPECT_LE(d.most, kTolerance * d.typical) << (each ? "decode" : "prefill");
@@ -202,6 +214,69 @@ TEST_F(OnCard, greedy_text_is_the_cpus) {
     ASSERT_TRUE(card) << card.error().message;
     expect_same_text(*cpu, *card, close);
   }
+}
+
+// The recorded step against kernels that are started one by one, past the border of a page.
+TEST_F(OnCard, recorded_steps_are_the_same_steps) {
+  for (const char* folder : {"gptq/b4_g32", "unquantized/bf16_untied"}) {
+    SCOPED_TRACE(folder);
+    const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
+    Options how = options("cuda", "fast");
+    how.ctx = 600;
+    auto recorded = Model::load(path, how);
+    how.enforce_eager = true;
+    auto eager = Model::load(path, how);
+    ASSERT_TRUE(recorded && eager);
+    const std::vector<int32_t> prompt = some_tokens(eager->vocab_size(), 24);
+    GenerateOptions sampling;
+    sampling.max_tokens = 500;
+    sampling.temperature = 0.9f;
+    sampling.repeat_penalty = 1.1f;
+    sampling.ignore_eos = true;
+    Session a(*recorded);
+    Session b(*eager);
+    auto made_a = a.generate(prompt, sampling);
+    auto made_b = b.generate(prompt, sampling);
+    ASSERT_TRUE(made_a) << made_a.error().message;
+    ASSERT_TRUE(made_b) << made_b.error().message;
+    EXPECT_EQ(made_a->tokens.size(), 500u);
+    EXPECT_EQ(made_a->tokens, made_b->tokens);
+  }
+}
+
+TEST_F(OnCard, keys_and_values_of_8_bits) {
+  const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32";
+  for (const char* type : {"fp8_e4m3", "fp8_e5m2", "int8"}) {
+    SCOPED_TRACE(type);
+    Options on_cpu = options("cpu", "exact");
+    Options on_card = options("cuda", "exact");
+    on_cpu.kv_cache_dtype = on_card.kv_cache_dtype = type;
+    auto cpu = Model::load(path, on_cpu);
+    auto card = Model::load(path, on_card);
+    ASSERT_TRUE(cpu) << cpu.error().message;
+    ASSERT_TRUE(card) << card.error().message;
+    const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
+    const std::vector<float> want = logits_of(*cpu, tokens, false);
+    for (const bool each : {false, true}) {
+      // A key may fall to the other side of the middle between two codes.
+      const Difference d = difference(logits_of(*card, tokens, each), want);
+      EXPECT_LE(d.mean, 0.02 * d.typical) << (each ? "decode" : "prefill");
+    }
+  }
+}
+
+TEST_F(OnCard, scores_of_a_text_are_the_cpus) {
+  const auto path = find_packaged_model("smollm2");
+  if (!path) GTEST_SKIP() << "smollm2 is not there; ./quickstart fetches it";
+  auto cpu = Model::load(*path, options("cpu", "exact"));
+  auto card = Model::load(*path, options("cuda", "exact"));
+  ASSERT_TRUE(cpu && card);
+  const char* text = "The river was long and the boat was slow, so they talked of home all day.";
+  auto want = evaluate(*cpu, text, 64);
+  auto got = evaluate(*card, text, 64);
+  ASSERT_TRUE(want && got);
+  EXPECT_EQ(got->predictions, want->predictions);
+  EXPECT_NEAR(got->perplexity, want->perplexity, 1e-3 * want->perplexity);
 }
 
 TEST_F(OnCard, a_second_sequence_does_not_disturb_the_first) {

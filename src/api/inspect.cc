@@ -7,6 +7,7 @@
 #include <map>
 #include <new>
 
+#include "generate/sequence.h"
 #include "kernels/attention/kv_cache.h"
 #include "kernels/cuda/plan.h"
 #include "load/split.h"
@@ -112,16 +113,17 @@ MemoryPlan memory_plan(const load::LoadPlan& plan, const ParsedOptions& options,
     out.other += v.info->bytes;
   }
   // One prompt batch of activations: the widest rows of the decoder, float32.
-  constexpr uint64_t kBatch = 512;
+  const auto batch = static_cast<uint64_t>(hardware.gpu ? generate::Sequence::kCardBatch
+                                                        : generate::Sequence::kBatch);
   const uint64_t row =
       static_cast<uint64_t>(4 * spec.hidden + 2 * spec.ffn + 3 * spec.heads * spec.head_dim +
                             4 * spec.kv_heads * spec.head_dim);
-  out.other += kBatch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
+  out.other += batch * row * sizeof(float) + static_cast<uint64_t>(spec.vocab) * sizeof(float);
   out.kv_per_token = kv_per_token(plan, plan.cache.format.type, hardware);
   out.available = static_cast<uint64_t>(hardware.memory_bytes);
   if (hardware.gpu) {
     out.available = static_cast<uint64_t>(hardware.gpu->free_bytes);
-    out.other += card_scratch(plan, kBatch);
+    out.other += card_scratch(plan, batch);
   }
   out.model_ctx = spec.context;
   const uint64_t fixed = out.weights + out.other;
@@ -174,7 +176,7 @@ std::vector<std::string> memory_problems(const MemoryPlan& memory, const load::L
   std::string fits = fmt::format("{} tokens fit", longest_ctx(memory, plan, type, hardware));
   for (const KvType smaller : {KvType::kF16, KvType::kE4M3}) {
     const bool helps = kernels::element_bytes(smaller) < kernels::element_bytes(type);
-    if (!helps || !kernels::cuda_holds(smaller)) continue;
+    if (!helps) continue;
     fits += fmt::format(", {} with --kv-cache-dtype {}",
                         longest_ctx(memory, plan, smaller, hardware), kernels::name(smaller));
   }

@@ -49,6 +49,7 @@ Result<std::unique_ptr<device::Stream>> make_stream(const api::ParsedOptions& op
   if (const char* missing = cuda->kernels().missing(cuda->context()); missing != nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", cuda->gpu().name, missing));
   }
+  cuda->set_records(!options.enforce_eager);
   return std::make_unique<device::Stream>(options.threads, std::move(cuda));
 }
 
@@ -85,6 +86,7 @@ Result<std::shared_ptr<Model::Impl>> load_impl(const std::string& path, const Op
   NIBBLE_ASSIGN(impl->decoder, load::fill(impl->checkpoint, plan,
                                           {.dummy = parsed.dummy, .prefetch = parsed.prefetch},
                                           *impl->stream, on_module));
+  impl->decoder.exact = parsed.plan.policy.precision == kernels::Precision::kExact;
   impl->options = std::move(parsed);
   return impl;
 }

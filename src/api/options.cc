@@ -237,6 +237,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
                                           {{"auto", false}, {"dummy", true}}));
   NIBBLE_ASSIGN(const int strategy, value_of<int>("--load-strategy", options.load_strategy,
                                                   {{"lazy", 0}, {"eager", 1}, {"prefetch", 2}}));
+  out.enforce_eager = options.enforce_eager;
   out.eager = strategy == 1;
   out.prefetch = strategy == 2;
   constexpr int64_t kLongest = int64_t{1} << 30;

@@ -201,6 +201,15 @@ void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {
 
 Result<void> Cuda::to_host(void* to, const void* from, size_t bytes) {
   device_->to_host(context_, to, from, bytes);
+  return error();
+}
+
+Result<void> Cuda::wait() {
+  device_->wait(context_);
+  return error();
+}
+
+Result<void> Cuda::error() const {
   if (const char* text = device_->error(context_); text != nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("{}: {}", gpu_.name, text));
   }

@@ -53,8 +53,16 @@ class Cuda {
   NibbleCudaContext* context() const { return context_; }
 
   // Memory of the card; null when it has no more. For Memory, which owns it.
-  void* allocate(size_t bytes) { return device_->allocate(context_, bytes); }
-  void release(void* memory) { device_->release(context_, memory); }
+  void* allocate(size_t bytes) {
+    ++generation_;
+    return device_->allocate(context_, bytes);
+  }
+  void release(void* memory) {
+    ++generation_;
+    device_->release(context_, memory);
+  }
+  // Changes whenever memory was taken or given back: addresses that were recorded may be old then.
+  uint64_t generation() const { return generation_; }
 
   void to_device(void* to, const void* from, size_t bytes) {
     device_->to_device(context_, to, from, bytes);
@@ -64,6 +72,14 @@ class Cuda {
   void upload(ThreadPool& pool, void* to, const void* from, size_t bytes);
   // Waits for everything before it; its error is the first one of all that.
   Result<void> to_host(void* to, const void* from, size_t bytes);
+
+  // Waits for everything; the error as above.
+  Result<void> wait();
+  // The rest of NibbleCudaDevice, for Staging and Recording.
+  const NibbleCudaDevice& device() const { return *device_; }
+  // Whether steps are recorded as CUDA graphs (--enforce-eager: not).
+  bool records() const { return records_; }
+  void set_records(bool records) { records_ = records; }
 
   // Like Stream::scratch, on the card; ends in CardMemoryRanOut.
   std::byte* scratch(int slot, size_t bytes);
@@ -76,7 +92,10 @@ class Cuda {
     size_t size = 0;
   };
   static constexpr int kSlots = 16;
+  Result<void> error() const;
 
+  uint64_t generation_ = 0;
+  bool records_ = true;
   Gpu gpu_;
   const NibbleCudaDevice* device_ = nullptr;
   const kernels::CudaKernels* kernels_ = nullptr;

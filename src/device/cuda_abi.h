@@ -44,6 +44,21 @@ struct NibbleCudaDevice {
   // comes later in the context's stream comes after it.
   void* (*stage)(NibbleCudaContext* context);
   void (*send)(NibbleCudaContext* context, void* to, const void* staged, size_t bytes);
+  // Memory of the host that the card reads and writes at its own time; null: there is none.
+  void* (*allocate_host)(NibbleCudaContext* context, size_t bytes);
+  void (*release_host)(NibbleCudaContext* context, void* memory);
+  // A copy from such memory, in the stream's order; the function does not wait.
+  void (*upload)(NibbleCudaContext* context, void* to, const void* from, size_t bytes);
+  // mark() marks what was put into the stream until now, wait_for_mark() waits for it.
+  void (*mark)(NibbleCudaContext* context);
+  void (*wait_for_mark)(NibbleCudaContext* context);
+  void (*wait)(NibbleCudaContext* context);  // for everything
+  // What is put into the stream between the two is not run but becomes a graph; null: something in
+  // it cannot be recorded, or the recording did not begin.
+  void (*begin_recording)(NibbleCudaContext* context);
+  void* (*end_recording)(NibbleCudaContext* context);
+  void (*replay)(NibbleCudaContext* context, void* graph);
+  void (*release_graph)(NibbleCudaContext* context, void* graph);
   // The first thing that went wrong in this context, or null. Kernels run later than they are
   // called: only after to_host is everything before it known to be right.
   const char* (*error)(const NibbleCudaContext* context);

@@ -89,8 +89,10 @@ int info(int index, NibbleCudaInfo* out, char* error, size_t size) {
 
 void close(NibbleCudaContext* context) {
   context->enter();
-  if (context->tile_work != nullptr) cudaFree(context->tile_work);
   if (context->stream != nullptr) cudaStreamDestroy(context->stream);
+  if (context->marked != nullptr) cudaEventDestroy(context->marked);
+  cudaFree(context->counters);
+  cudaFree(context->tile_work);
   delete context->staging;
   delete context;
 }
@@ -106,6 +108,12 @@ NibbleCudaContext* open(int index, char* error, size_t size) {
   cudaError_t code = cudaSetDevice(index);
   if (code == cudaSuccess)
     code = cudaStreamCreateWithFlags(&context->stream, cudaStreamNonBlocking);
+  if (code == cudaSuccess) {
+    code = cudaEventCreateWithFlags(&context->marked, cudaEventDisableTiming);
+  }
+  constexpr size_t kCounterBytes = NibbleCudaContext::kCounters * sizeof(unsigned);
+  if (code == cudaSuccess) code = cudaMalloc(&context->counters, kCounterBytes);
+  if (code == cudaSuccess) code = cudaMemset(context->counters, 0, kCounterBytes);
   if (code == cudaSuccess && info(index, &properties, error, size) == 0) {
     context->major = properties.major;
     context->multiprocessors = properties.multiprocessors;
@@ -172,12 +180,71 @@ void send(NibbleCudaContext* context, void* to, const void* staged, size_t bytes
   context->note("a copy to the card", cudaStreamWaitEvent(stream, sent, 0));
 }
 
+void* allocate_host(NibbleCudaContext* context, size_t bytes) {
+  context->enter();
+  void* memory = nullptr;
+  if (cudaMallocHost(&memory, bytes == 0 ? 1 : bytes) == cudaSuccess) return memory;
+  cudaGetLastError();
+  return nullptr;
+}
+
+void release_host(NibbleCudaContext* context, void* memory) {
+  cudaStreamSynchronize(context->enter());
+  cudaFreeHost(memory);
+}
+
+void upload(NibbleCudaContext* context, void* to, const void* from, size_t bytes) {
+  context->note("a copy to the card",
+                cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, context->enter()));
+}
+
+void mark(NibbleCudaContext* context) {
+  context->note("an event", cudaEventRecord(context->marked, context->enter()));
+}
+
+void wait_for_mark(NibbleCudaContext* context) {
+  context->note("an event", cudaEventSynchronize(context->marked));
+}
+
+void wait(NibbleCudaContext* context) {
+  context->note("the work on the card", cudaStreamSynchronize(context->enter()));
+}
+
+void begin_recording(NibbleCudaContext* context) {
+  cudaStreamBeginCapture(context->enter(), cudaStreamCaptureModeRelaxed);
+}
+
+void* end_recording(NibbleCudaContext* context) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  if (cudaStreamEndCapture(context->enter(), &graph) == cudaSuccess && graph != nullptr &&
+      cudaGraphInstantiate(&made, graph, 0) != cudaSuccess) {
+    made = nullptr;
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();  // it is told by the null
+  return made;
+}
+
+void replay(NibbleCudaContext* context, void* graph) {
+  context->note("a recorded step",
+                cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), context->enter()));
+}
+
+void release_graph(NibbleCudaContext* context, void* graph) {
+  cudaStreamSynchronize(context->enter());
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
 const char* error(const NibbleCudaContext* context) {
   return context->failed ? context->error : nullptr;
 }
 
-constexpr NibbleCudaDevice kDevice = {count,   info,      free_memory, open,  close, allocate,
-                                      release, to_device, to_host,     stage, send,  error};
+constexpr NibbleCudaDevice kDevice = {
+    count,         info,          free_memory,   open,        close,         allocate,
+    release,       to_device,     to_host,       stage,       send,          allocate_host,
+    release_host,  upload,        mark,          wait_for_mark, wait,        begin_recording,
+    end_recording, replay,        release_graph, error};
 
 }  // namespace
 

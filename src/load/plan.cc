@@ -499,13 +499,6 @@ class Planner {
                                   options_.kv_left_alone, lookup_);
     append(plan_.notes, plan_.cache.notes);
     append(plan_.problems, plan_.cache.problems);
-    const kernels::KvType type = plan_.cache.format.type;
-    if (options_.hardware.gpu && !kernels::cuda_holds(type)) {
-      plan_.problems.push_back(
-          fmt::format("keys and values are held as {}, for which cards have no kernels yet; say "
-                      "--kv-cache-dtype f16",
-                      kernels::name(type)));
-    }
     for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
     for (const PlannedCache& layer : plan_.cache.layers) {
       for (const TensorInfo* info : layer.method.used()) used_.insert(info);

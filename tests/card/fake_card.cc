@@ -94,8 +94,36 @@ void* stage(NibbleCudaContext* context) { return context->stage; }
 
 const char* error(const NibbleCudaContext*) { return nullptr; }
 
-constexpr NibbleCudaDevice kDevice = {count,   info, free_memory, open,  close, allocate,
-                                      release, copy, copy,        stage, copy,  error};
+void* allocate_host(NibbleCudaContext*, size_t bytes) { return std::malloc(bytes); }
+void release_host(NibbleCudaContext*, void* memory) { std::free(memory); }
+void nothing_to_wait_for(NibbleCudaContext*) {}
+void* no_graph(NibbleCudaContext*) { return nullptr; }
+void with_graph(NibbleCudaContext*, void*) {}
+
+constexpr NibbleCudaDevice kDevice = {
+    count,
+    info,
+    free_memory,
+    open,
+    close,
+    allocate,
+    release,
+    copy,
+    copy,
+    stage,
+    copy,
+    allocate_host,
+    release_host,
+    copy,
+    nothing_to_wait_for,
+    nothing_to_wait_for,
+    nothing_to_wait_for,
+    nothing_to_wait_for,
+    no_graph,
+    with_graph,
+    with_graph,
+    error,
+};
 
 // Becomes a function of any type that does nothing.
 struct Nothing {

@@ -4,7 +4,8 @@
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 set(every_card
-  ../device/cuda_device.cu activation/cuda.cu attention/cuda.cu norm/cuda.cu rope/cuda.cu
+  ../device/cuda_device.cu activation/cuda.cu norm/cuda.cu sample/cuda.cu
+  attention/cuda.cu attention/cuda_decode.cu attention/cuda_prefill.cu
   matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
   matmul/cuda_tiles.cu)
 set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)

@@ -445,11 +445,14 @@ void unpack_row_as_stored(const PackedWeight& weight, const Layout& l, int64_t n
 }
 
 void look_up(device::Stream& stream, const PackedWeight& table, std::span<const int32_t> ids,
-             float* out) {
+             float* out, const int32_t* placed) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
     constexpr int kIdsSlot = 8;
-    auto* placed = reinterpret_cast<int32_t*>(cuda->scratch(kIdsSlot, ids.size_bytes()));
-    cuda->to_device(placed, ids.data(), ids.size_bytes());
+    if (placed == nullptr) {
+      std::byte* copy = cuda->scratch(kIdsSlot, ids.size_bytes());
+      cuda->to_device(copy, ids.data(), ids.size_bytes());
+      placed = reinterpret_cast<const int32_t*>(copy);
+    }
     return cuda->kernels().look_up(cuda->context(), &table.cuda->weight, placed,
                                    static_cast<int64_t>(ids.size()), out);
   }
