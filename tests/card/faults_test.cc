@@ -79,6 +79,26 @@ TEST_F(FakeCard, an_old_card_is_refused_by_name) {
             "(Turing) or newer");
 }
 
+TEST_F(FakeCard, an_old_card_is_refused_for_a_plan_too_and_left_alone_unless_asked_for) {
+  is("name=Tesla V100-SXM2-16GB;major=7;minor=0");
+  Options options;
+  options.device = "cuda";
+  const auto plan = inspect(kModel, options);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message,
+            "--device cuda: Tesla V100-SXM2-16GB has compute capability 7.0; nibble needs 7.5 "
+            "(Turing) or newer");
+  options.device = "auto";
+  const auto on_cpu = inspect(kModel, options);
+  ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+  EXPECT_EQ(on_cpu->hardware.find("Tesla"), std::string::npos) << on_cpu->hardware;
+  is("name=Tesla T4;major=7;minor=5");
+  const auto on_card = inspect(kModel, options);
+  ASSERT_TRUE(on_card) << on_card.error().message;
+  EXPECT_EQ(on_card->hardware.rfind("Tesla T4, compute capability 7.5", 0), 0u)
+      << on_card->hardware;
+}
+
 TEST_F(FakeCard, a_card_that_cannot_be_used_is_named_with_the_reason) {
   EXPECT_EQ(error_of_load("busy=out of memory"),
             "--device cuda: NVIDIA Fake cannot be used: out of memory; --device cpu does without "
