@@ -1,5 +1,7 @@
 // A whole model on a card: every golden folder's logits against the CPU's, the greedy text of the
 // packaged model. Without a card these tests say so and are skipped.
+#include "device/cuda.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -296,6 +298,46 @@ TEST_F(OnCard, a_second_sequence_does_not_disturb_the_first) {
   }
   const Difference d = difference(got, want);
   EXPECT_LE(d.most, kTolerance * d.typical);
+}
+
+TEST_F(OnCard, memory_that_runs_out_leaves_a_session_as_it_was) {
+  Options how = options("cuda", "exact");
+  how.ctx = 1024;
+  auto card =
+      Model::load(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/unquantized/bf16_untied", how);
+  ASSERT_TRUE(card) << card.error().message;
+  const std::vector<int32_t> few = some_tokens(card->vocab_size(), 3);
+  const std::vector<int32_t> many = some_tokens(card->vocab_size(), 400);
+  std::vector<float> want;
+  {
+    auto fresh =
+        Model::load(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/unquantized/bf16_untied", how);
+    ASSERT_TRUE(fresh);
+    Session session(*fresh);
+    ASSERT_TRUE(session.logits(few));
+    auto rows = session.logits(many);
+    ASSERT_TRUE(rows) << rows.error().message;
+    want = rows->values;
+  }
+  Session session(*card);
+  ASSERT_TRUE(session.logits(few));
+  {
+    auto hog = device::Cuda::open(0);
+    ASSERT_TRUE(hog) << hog.error().message;
+    std::vector<void*> held;
+    for (size_t bytes = size_t{64} << 30; bytes >= 512; bytes /= 2) {
+      while (void* memory = (*hog)->allocate(bytes)) held.push_back(memory);
+    }
+    const auto refused = session.logits(many);
+    for (void* memory : held) (*hog)->release(memory);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    std::printf("%s\n", refused.error().message.c_str());
+  }
+  EXPECT_EQ(session.position(), 3);
+  auto rows = session.logits(many);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_EQ(rows->values, want);
 }
 
 // ---- on any machine

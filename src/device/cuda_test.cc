@@ -33,6 +33,14 @@ TEST(gpu, capabilities_compare_by_major_then_minor) {
   EXPECT_FALSE(gpu.at_least(10, 0));
 }
 
+TEST(gpu, allocations_above_a_mebibyte_take_pieces_of_two) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  EXPECT_EQ(card_bytes(1), 1);
+  EXPECT_EQ(card_bytes(kMiB), kMiB);
+  EXPECT_EQ(card_bytes(kMiB + 1), 2 * kMiB);
+  EXPECT_EQ(card_bytes(5 * kMiB), 6 * kMiB);
+}
+
 TEST(memory, on_a_cpu_is_the_hosts) {
   Stream stream(1);
   const float values[] = {1, 2, 3};

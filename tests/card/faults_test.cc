@@ -79,6 +79,26 @@ TEST_F(FakeCard, an_old_card_is_refused_by_name) {
             "(Turing) or newer");
 }
 
+TEST_F(FakeCard, an_old_card_is_refused_for_a_plan_too_and_left_alone_unless_asked_for) {
+  is("name=Tesla V100-SXM2-16GB;major=7;minor=0");
+  Options options;
+  options.device = "cuda";
+  const auto plan = inspect(kModel, options);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message,
+            "--device cuda: Tesla V100-SXM2-16GB has compute capability 7.0; nibble needs 7.5 "
+            "(Turing) or newer");
+  options.device = "auto";
+  const auto on_cpu = inspect(kModel, options);
+  ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+  EXPECT_EQ(on_cpu->hardware.find("Tesla"), std::string::npos) << on_cpu->hardware;
+  is("name=Tesla T4;major=7;minor=5");
+  const auto on_card = inspect(kModel, options);
+  ASSERT_TRUE(on_card) << on_card.error().message;
+  EXPECT_EQ(on_card->hardware.rfind("Tesla T4, compute capability 7.5", 0), 0u)
+      << on_card->hardware;
+}
+
 TEST_F(FakeCard, a_card_that_cannot_be_used_is_named_with_the_reason) {
   EXPECT_EQ(error_of_load("busy=out of memory"),
             "--device cuda: NVIDIA Fake cannot be used: out of memory; --device cpu does without "
@@ -131,6 +151,58 @@ TEST_F(FakeCard, memory_that_runs_out_while_loading_is_one_sentence_and_all_of_i
             "layer blk.1.attn_output: the memory of the card ran out: 1 MiB more do not fit on "
             "NVIDIA Fake; other programs may hold some of it");
   EXPECT_EQ(taken(), before);
+}
+
+TEST_F(FakeCard, modules_made_ahead_arrive_in_their_order_and_a_cancelled_load_ends) {
+  is("");
+  const auto modules = [](const std::string& device, size_t most) {
+    std::vector<std::string> out;
+    Options options;
+    options.device = device;
+    const auto model = Model::load(NIBBLE_SOURCE_DIR "/tests/golden/awq/g32", options,
+                                   [&](std::string_view module, uint64_t, uint64_t) {
+                                     out.emplace_back(module);
+                                     return out.size() < most;
+                                   });
+    EXPECT_EQ(model.has_value(), out.size() < most);
+    if (!model) {
+      EXPECT_EQ(model.error().code, ErrorCode::kCancelled);
+    }
+    return out;
+  };
+  const std::vector<std::string> all = modules("cpu", 1000);
+  EXPECT_GT(all.size(), 10u);
+  EXPECT_EQ(modules("cuda", 1000), all);
+  const int64_t before = taken();
+  EXPECT_EQ(modules("cuda", 2).size(), 2u);
+  EXPECT_EQ(taken(), before);
+}
+
+TEST_F(FakeCard, what_is_wrong_with_a_module_is_said_as_on_a_cpu) {
+  is("");
+  // Scales become nan.
+  const fs::path folder = testing::TempDir() + "damaged_for_card";
+  fs::remove_all(folder);
+  fs::copy(NIBBLE_SOURCE_DIR "/tests/golden/awq/g32", folder, fs::copy_options::recursive);
+  const fs::path file = folder / "model.safetensors";
+  const auto size = fs::file_size(file);
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>(size / 2));
+    const std::string noise(size / 2, '\xff');
+    bytes.write(noise.data(), static_cast<std::streamsize>(noise.size()));
+  }
+  std::string errors[2];
+  for (const bool card : {false, true}) {
+    Options options;
+    options.device = card ? "cuda" : "cpu";
+    auto model = Model::load(folder.string(), options);
+    ASSERT_FALSE(model);
+    errors[card] = model.error().message;
+  }
+  EXPECT_EQ(errors[1], errors[0]);
+  EXPECT_EQ(errors[0].rfind("layer ", 0), 0u) << errors[0];
+  fs::remove_all(folder);
 }
 
 TEST_F(FakeCard, memory_that_runs_out_while_generating_leaves_the_session_as_it_was) {
