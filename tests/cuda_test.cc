@@ -350,9 +350,10 @@ TEST(cuda_plan, is_made_for_an_h200_where_there_is_no_card) {
   EXPECT_TRUE(plan->problems.empty());
   EXPECT_NE(plan->hardware.find("NVIDIA"), std::string::npos) << plan->hardware;
   for (const LayerPlan& layer : plan->layers) {
-    EXPECT_EQ(layer.packing, "cuda");
+    EXPECT_EQ(layer.packing, layer.scheme == "unquantized" ? "cuda" : "cuda_tiles");
     ASSERT_FALSE(layer.kernels.empty());
-    EXPECT_EQ(layer.kernels[0].kernel, "matvec_f32_any_f32_cuda");
+    EXPECT_EQ(layer.kernels[0].kernel,
+              layer.packing == "cuda" ? "matvec_f32_any_f32_cuda" : "matvec_bf16_int_f32_sm90");
   }
 }
 
