@@ -260,7 +260,7 @@ class TorchReader {
     info.bytes = *bytes;
     info.offset = storage.offset;
     if (*bytes == 0) {
-      strides.clear();
+      Strides().swap(strides);
       return {};
     }
     const uint64_t unit = element_bytes(info.dtype), count = storage.bytes / unit;
@@ -278,7 +278,7 @@ class TorchReader {
       return corrupt("{}: its last element would lie behind the {} bytes of its storage",
                      shown(info.name), storage.bytes);
     }
-    if (is_usual) strides.clear();
+    if (is_usual) Strides().swap(strides);
     if (*bytes > storage.bytes) {
       return unsupported("{}: a view that repeats its elements, {} bytes out of {}",
                          shown(info.name), *bytes, storage.bytes);

@@ -66,6 +66,7 @@ struct Layout {
   int64_t group = 64;
   int64_t rows = 0, columns = 0;  // R and C
   bool by_row = true;             // axis 1
+  bool perhaps_3 = false;         // 4 bits, or 3 in as many bytes: the bytes tell
 
   int64_t step() const { return (rows + parts - 1) / parts; }  // rows of W_q
   int64_t bytes() const { return step() * columns * (bits == 3 ? 4 : 1); }
@@ -90,7 +91,8 @@ class HqqMethod : public LinearMethod {
     const TensorInfo* codes = find_tensor(tensors, layer.module, "W_q");
     // A part of the outputs or inputs lies scattered over the bits of W_q, except in one case.
     const bool plain = scale_.parts == 1 && !scale_.coded() && !zero_.coded();
-    const bool whole_rows = plain && l_.bits == 8 && l_.by_row && k_ % l_.group == 0;
+    const bool whole_rows =
+        plain && l_.bits == 8 && l_.by_row && k_ % l_.group == 0 && codes->dtype == DType::kU8;
     const ShardAxis n_codes = whole_rows ? ShardAxis{0} : ShardAxis{0, n_};
     const ShardAxis k_codes = whole_rows ? ShardAxis{1} : ShardAxis{0, k_};
     const ShardAxis k_scale = whole_rows ? ShardAxis{1, l_.group} : ShardAxis{0, k_};
@@ -136,6 +138,10 @@ class HqqMethod : public LinearMethod {
     Layout l = l_;
     if (l.by_row) l.rows = n * k / l.group;
     NIBBLE_ASSIGN(const TensorView* codes, need_bytes(raw, l.bytes()));
+    if (l.perhaps_3 && are_words_of_3(*codes)) {
+      l.bits = 3;
+      l.parts = 10;
+    }
     const int64_t groups = l.by_row ? l.rows : l.columns;
     NIBBLE_ASSIGN(const std::vector<float> scale, hqq::read_level(raw, scale_, groups));
     NIBBLE_ASSIGN(const std::vector<float> zero, hqq::read_level(raw, zero_, groups));
@@ -152,6 +158,15 @@ class HqqMethod : public LinearMethod {
     return fail(ErrorCode::kCorrupt, fmt::format("W_q: expected {} bytes, found {} {} of {} bytes",
                                                  bytes, tensor::name(view->dtype),
                                                  tensor::to_string(view->shape), view->bytes));
+  }
+
+  // Ten codes of 3 bits leave the two highest bits of their s32 empty. Where codes of 4 bits do so
+  // in every word, they are all 0 (one code everywhere) or a layer that no quantizer makes.
+  static bool are_words_of_3(const TensorView& codes) {
+    for (uint64_t at = 3; at < codes.bytes; at += 4) {
+      if ((static_cast<uint8_t>(codes.data[at]) & 0xc0) != 0) return false;
+    }
+    return true;
   }
 
   // The code of weight i, counted along the rows of (N, K).
@@ -272,12 +287,14 @@ class HqqConfig : public QuantizationConfig {
          {std::pair<int64_t, int64_t>{8, 1}, {4, 2}, {2, 4}, {1, 8}, {3, 10}}) {
       l.bits = bits;
       l.parts = parts;
-      // 3 bits are s32, the others u8, unless the bytes are viewed as floats; then few rows may
-      // have as many bytes with 3 bits as with 4.
+      // 3 bits are s32, the others u8, unless the bytes are viewed as floats; then up to 32 rows
+      // may have as many bytes with 3 bits as with 4, and 4 bits hold either's codes.
       if (bits == 3 ? codes.dtype == DType::kU8 : codes.dtype == DType::kS32) continue;
       const bool viewed = codes.dtype != DType::kU8 && codes.dtype != DType::kS32;
       if (viewed && bits == 4 && stated_bits_ == 3) continue;
       if (static_cast<int64_t>(codes.bytes) == l.bytes() && (bits == 3 || l.rows % parts == 0)) {
+        const int64_t words = (l.rows + 9) / 10 * l.columns;
+        l.perhaps_3 = viewed && bits == 4 && static_cast<int64_t>(codes.bytes) == 4 * words;
         return l;
       }
     }

@@ -109,31 +109,50 @@ TEST(hqq, formats_are_groups_with_offsets_or_floats) {
             "hqq axis 0 as f32");
 }
 
-TEST(hqq, codes_may_be_viewed_as_floats) {
-  Encoder e;
-  e.fill(3);
-  TestCheckpoint checkpoint = e.checkpoint();
+// W_q as the same bytes in f16.
+void view_as_floats(TestCheckpoint& checkpoint) {
   const tensor::TensorView view = checkpoint.view(kModule + ".W_q");
-  checkpoint.add_bytes(kModule + ".W_q", DType::kBF16, {4, 16},
-                       std::string(reinterpret_cast<const char*>(view.data), view.bytes));
-  const auto weight = load_layer(checkpoint, kConfig, e.layer());
-  ASSERT_TRUE(weight) << message(weight);
-  EXPECT_EQ(dequantize(*weight), e.expected());
+  const std::string bytes(reinterpret_cast<const char*>(view.data), view.bytes);
+  const int64_t rows = view.shape[0];
+  checkpoint.add_bytes(kModule + ".W_q", DType::kF16,
+                       {rows, static_cast<int64_t>(bytes.size()) / rows / 2}, bytes);
 }
 
-TEST(hqq, three_and_four_bits_of_as_many_bytes_are_told_apart_by_the_config) {
-  Encoder e;
-  e.bits = 3;
-  e.fill(6);
-  TestCheckpoint checkpoint = e.checkpoint();
-  const tensor::TensorView view = checkpoint.view(kModule + ".W_q");
-  checkpoint.add_bytes(kModule + ".W_q", DType::kF16, {1, 64},
-                       std::string(reinterpret_cast<const char*>(view.data), view.bytes));
-  std::string config = kConfig;
-  config.replace(config.find("\"nbits\": 4"), 10, "\"nbits\": 3");
-  const auto weight = load_layer(checkpoint, config, e.layer());
-  ASSERT_TRUE(weight) << message(weight);
-  EXPECT_EQ(dequantize(*weight), e.expected());
+TEST(hqq, codes_may_be_viewed_as_floats) {
+  for (const int64_t bits : {8, 4, 2, 1}) {
+    for (const int64_t group : {16, 32}) {
+      Encoder e;
+      e.bits = bits;
+      e.group = group;
+      e.fill(3);
+      TestCheckpoint checkpoint = e.checkpoint();
+      view_as_floats(checkpoint);
+      const auto weight = load_layer(checkpoint, kConfig, e.layer());
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(dequantize(*weight), e.expected()) << bits << " " << group;
+    }
+  }
+}
+
+TEST(hqq, three_and_four_bits_of_as_many_bytes_are_told_apart_by_the_config_or_the_bytes) {
+  for (const bool by_row : {true, false}) {
+    for (const char* stated : {"3", "4", ""}) {
+      Encoder e;
+      e.bits = 3;
+      e.by_row = by_row;
+      e.fill(6);
+      TestCheckpoint checkpoint = e.checkpoint();
+      view_as_floats(checkpoint);
+      std::string config = R"({"quant_method": "hqq"})";
+      if (*stated != '\0') {
+        config = kConfig;
+        config[config.find("\"nbits\": 4") + 9] = *stated;
+      }
+      const auto weight = load_layer(checkpoint, config, e.layer());
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(dequantize(*weight), e.expected()) << by_row << stated;
+    }
+  }
 }
 
 TEST(hqq, what_describes_the_layout_again_is_known_and_not_read) {
