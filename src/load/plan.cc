@@ -320,8 +320,9 @@ class Planner {
     DecoderSpec& spec = plan_.spec;
     const std::string head = spec.module(Part::kLmHead);
     bool stored = false;
-    for (const char* suffix : {".weight", ".qweight", ".weight_packed", ".weight_blocks"}) {
-      stored = stored || checkpoint_.find(head + suffix) != nullptr;
+    for (const char* suffix : {"weight", "qweight", "weight_packed", "weight_blocks", "W_q",
+                               "compressed", "weight.compressed"}) {
+      stored = stored || quant::find_tensor(lookup_, head, suffix) != nullptr;
     }
     if (!stored && checkpoint_.gguf() != nullptr) spec.tied_embeddings = true;  // it says so thus
     if (stored && spec.tied_embeddings) {

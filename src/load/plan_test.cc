@@ -423,5 +423,19 @@ TEST(plan, the_scales_of_a_cache_stand_by_the_attention_also_of_fused_projection
   EXPECT_EQ(cache.layers[0].v_source, attention + ".qkv_proj.v_scale");
 }
 
+TEST(plan, a_head_of_no_elements_is_none_beside_tied_embeddings) {
+  TempFolder folder;
+  std::vector<Stored> stored = tiny_llama("model.");
+  for (Stored& s : stored) {
+    if (s.name == "lm_head.weight") s.shape = {0};
+  }
+  write(folder, config(R"("tie_word_embeddings": true, )"), stored);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  EXPECT_EQ(p->plan.notes, Sentences{});
+  EXPECT_TRUE(p->plan.spec.tied_embeddings);
+}
+
 }  // namespace
 }  // namespace nibble::load

@@ -156,6 +156,13 @@ class AwqGemvMethod : public LinearMethod {
 
 }  // namespace
 
+bool is_awq_gemv(const LinearLayer& layer, const TensorLookup& tensors) {
+  const tensor::TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
+  const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
+  return qweight != nullptr && squeezed(qweight->shape) == squeezed({layer.n, layer.k / 8}) &&
+         scales != nullptr && scales->shape.size() == 2 && scales->shape[0] == layer.n;
+}
+
 Result<std::unique_ptr<LinearMethod>> awq_method(std::string_view scheme, const LinearLayer& layer,
                                                  const TensorLookup& tensors, int64_t group) {
   if (layer.n % 8 != 0) {
@@ -165,9 +172,7 @@ Result<std::unique_ptr<LinearMethod>> awq_method(std::string_view scheme, const 
   }
   const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
   const int64_t groups = group == 0 ? 1 : (layer.k + group - 1) / group;
-  const bool rows = scales != nullptr && scales->shape.size() == 2 && scales->shape[0] == layer.n &&
-                    scales->shape[1] % 8 == 0 && scales->shape[1] >= groups;
-  if (!rows || groups == layer.n) {
+  if (!is_awq_gemv(layer, tensors) || scales->shape[1] % 8 != 0 || scales->shape[1] < groups) {
     return std::unique_ptr<LinearMethod>(
         std::make_unique<AwqMethod>(scheme, layer, tensors, group));
   }

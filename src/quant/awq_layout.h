@@ -29,8 +29,11 @@ namespace nibble::quant {
 // Where outputs 8c, 8c + 1, ... lie in word c.
 inline constexpr std::array<int, 8> kAwqShift = {0, 16, 4, 20, 8, 24, 12, 28};
 
+// Whether the shapes of qweight and scales are those of layout "gemv".
+bool is_awq_gemv(const LinearLayer& layer, const TensorLookup& tensors);
+
 // The method of a layer that is stored so; `group` is 0 for all inputs, `scheme` must outlive it.
-// The shape of the scales tells the layouts apart. Error: outputs or inputs that do not fill words.
+// The shapes tell the layouts apart. Error: outputs or inputs that do not fill words.
 Result<std::unique_ptr<LinearMethod>> awq_method(std::string_view scheme, const LinearLayer& layer,
                                                  const TensorLookup& tensors, int64_t group);
 

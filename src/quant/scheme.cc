@@ -329,12 +329,14 @@ Result<Listed> QuantizationConfig::listed(const LinearLayer& layer) const {
 Result<NameMatcher> names_list(const base::Json& dictionary,
                                std::initializer_list<std::string_view> keys, Says says) {
   std::vector<std::string> names;
+  std::string given;  // the keys that name something
   for (std::string_view key : keys) {
     NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
     names.insert(names.end(), more.begin(), more.end());
+    if (!more.empty()) given += fmt::format("{}{}", given.empty() ? "" : " and ", key);
   }
-  return NameMatcher::compile(std::move(names),
-                              fmt::format("{}: {}", dictionary.where(), *keys.begin()), says);
+  return NameMatcher::compile(std::move(names), fmt::format("{}: {}", dictionary.where(), given),
+                              says);
 }
 
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,

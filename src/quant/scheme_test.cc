@@ -131,6 +131,7 @@ TEST(scheme, names_that_people_type_are_said_to_be_taken_for_something) {
   EXPECT_EQ(asked("", "auto-round:auto_gptq", "qweight", DType::kS32),
             q + "auto-round:auto_gptq was taken for auto-round");
   EXPECT_EQ(asked("GPTQ", "auto_gptq", "qweight", DType::kS32), "gptq");
+  EXPECT_EQ(asked("GPTQ", "autogptq", "qweight", DType::kS32), "gptq");
   EXPECT_EQ(asked("fp8", "fp8", "weight", DType::kE4M3), "fp8");
   struct Case {
     std::string_view requested, method;

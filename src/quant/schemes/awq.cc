@@ -47,6 +47,13 @@ class AwqConfig : public QuantizationConfig {
     NIBBLE_TRY(check_layout(layer, tensors));
     int64_t group = group_;
     const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
+    if (lost_ && is_awq_gemv(layer, tensors)) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}.qweight is as AutoAWQ's version \"gemv\" stores it, whose padded "
+                              "scales do not say the size of groups; give the lost config with "
+                              "--quantization-config",
+                              layer.module));
+    }
     if (lost_ && scales != nullptr && scales->shape.size() == 2) {
       NIBBLE_ASSIGN(group, group_of_count(layer, *scales, scales->shape[0]));
     }

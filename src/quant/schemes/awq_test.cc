@@ -121,6 +121,7 @@ TEST(awq, the_shapes_tell_layout_gemv_whatever_the_version_says) {
                                         {256, 64, 2},
                                         {512, 32, 4},
                                         {256, -1, 1},
+                                        {768, 32, 4},  // as many groups as outputs
                                         {24, 32, 4}}) {
     Encoder e;  // n and k are equal once: then only the scales tell
     e.n = 24, e.k = k, e.group = group;
@@ -145,6 +146,20 @@ TEST(awq, the_shapes_tell_layout_gemv_whatever_the_version_says) {
     ASSERT_TRUE(weight) << message(weight);
     EXPECT_EQ(dequantize(*weight), e.expected());
   }
+}
+
+TEST(awq, the_groups_of_layout_gemv_are_not_in_its_shapes) {
+  Encoder e;
+  e.k = 256, e.group = 64;
+  e.fill(8);
+  const TestCheckpoint checkpoint = gemv(e, 2);
+  const auto config = find_scheme("awq")->parse(CheckpointFacts{});
+  ASSERT_TRUE(config) << message(config);
+  EXPECT_EQ(message((*config)->linear_method(e.layer(), checkpoint.lookup())),
+            kModule +
+                ".qweight is as AutoAWQ's version \"gemv\" stores it, whose padded scales do "
+                "not say the size of groups; give the lost config with "
+                "--quantization-config");
 }
 
 TEST(awq, layouts_for_one_gpu_kernel_are_refused_with_what_helps) {

@@ -219,6 +219,12 @@ Result<Form> form_of(const LinearLayer& layer, const TensorLookup& tensors, Stor
     return fail(ErrorCode::kNotFound, fmt::format("{}.bitmask is stored, but {}.compressed is not",
                                                   layer.module, layer.module));
   }
+  if (storage == Storage::kMask24 && squeezed(codes->shape).size() == 1 && layer.n != 1) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{} {} holds what a bit mask keeps, one row after the other, but "
+                            "{}.row_offsets is missing",
+                            codes->name, tensor::to_string(codes->shape), layer.module));
+  }
   f.stored = codes->dtype;
   f.kept = storage == Storage::kMask ? tensor::element_count(codes->shape).value_or(0) : 0;
   if (group != nullptr) NIBBLE_TRY(check_numbers(*codes, *group->weights, f));

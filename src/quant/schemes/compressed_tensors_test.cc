@@ -554,6 +554,10 @@ TEST(compressed_tensors, a_mask_with_offsets_keeps_any_inputs) {
   checkpoint.add<uint8_t>(kModule + ".bitmask", DType::kU8, {3, 2}, {0x01, 0x04, 0, 0, 0x80, 0});
   EXPECT_EQ(message(load_layer(checkpoint, sparse, layer(3, 10))),
             "bitmask: row 0 has bits beyond its 10 inputs");
+  checkpoint.remove(kModule + ".row_offsets");
+  EXPECT_EQ(message(load_layer(checkpoint, sparse, layer(3, 10))),
+            kModule + ".compressed (3) holds what a bit mask keeps, one row after the other, but " +
+                kModule + ".row_offsets is missing");
 }
 
 TEST(compressed_tensors, marlin_24_needs_whole_tiles_and_places_that_differ) {

@@ -175,6 +175,22 @@ TEST(fp8, plain_weights_stay_plain_whatever_the_list_says) {
   EXPECT_EQ(tensor::to_string(listed->format), "e4m3t");
 }
 
+TEST(fp8, notes_name_the_key_that_has_the_list) {
+  const std::string at = "config.json: quantization_config: ";
+  for (const auto& [keys, by] :
+       {std::pair<std::string, std::string>{R"("modules_to_not_convert": ["mlp.up_proj"])",
+                                            "modules_to_not_convert: \"mlp.up_proj\""},
+        {R"("ignored_layers": ["mlp.up_proj"])", "ignored_layers: \"mlp.up_proj\""},
+        {R"("ignored_layers": ["a"], "modules_to_not_convert": ["up_proj"])",
+         "ignored_layers and modules_to_not_convert: \"up_proj\""}}) {
+    const auto config =
+        parse_config(TestCheckpoint(),
+                     R"({"quant_method": "fp8", "activation_scheme": "dynamic", )" + keys + "}");
+    ASSERT_TRUE(config) << message(config);
+    EXPECT_EQ((*config)->listed({kModule, 6, 10, false, {}})->by, at + by);
+  }
+}
+
 TEST(fp8, a_weight_without_a_scale_is_refused) {
   TestCheckpoint checkpoint = weight_only(6, 10);
   const LinearLayer layer{kModule, 6, 10, false, {}};

@@ -173,7 +173,7 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kAliases[] = {"gptq_marlin", "auto_gptq", "gptqmodel"};
+constexpr std::string_view kAliases[] = {"gptq_marlin", "auto_gptq", "autogptq", "gptqmodel"};
 
 }  // namespace
 
