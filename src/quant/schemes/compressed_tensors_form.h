@@ -40,6 +40,7 @@ struct Form {
   RowPacking zero_packing = RowPacking::kDense;  // of zero points along N
   bool packed_zeros = false;
   tensor::DType scale_type = tensor::DType::kF32;
+  tensor::SecondScale second_scale = tensor::SecondScale::kNone;
   tensor::ActivationFormat activation;
   int64_t input_hadamard = 0;
   std::string input_scale;   // the suffix of its stored scale, "" without

@@ -117,6 +117,7 @@ class CompressedMethod : public LinearMethod {
     format.group_n = f_.group_n;
     format.group_k = f_.group_k;
     format.scale_type = f_.scale_type;
+    format.second_scale = f_.second_scale;
     if (f_.asymmetric) format.zero = tensor::ZeroKind::kInteger;
     format.act_order = f_.act_order;
     if (f_.storage == Storage::kFloat6 && f_.group_k == 32) format.stored_as = "e2m3g32";
@@ -287,6 +288,7 @@ class CompressedMethod : public LinearMethod {
     NIBBLE_ASSIGN(out.scale, read_floats(as_scale(*view), "weight_scale"));
     if (!f_.global_scale) return {};
     NIBBLE_ASSIGN(const float global, positive(raw, Slot::kScale2, "weight_global_scale"));
+    if (f_.second_scale != tensor::SecondScale::kNone) out.second_scale = global;
     for (float& scale : out.scale) scale /= global;
     return {};
   }
