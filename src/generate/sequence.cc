@@ -77,7 +77,7 @@ Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& ro
     if (rows) {
       NIBBLE_TRY(emit_rows(hidden, m, rows));
     } else if (done == total) {
-      const float* last = hidden + (m - 1) * decoder_->spec.hidden;
+      const float* last = hidden + (m - 1) * decoder_->spec.width();
       NIBBLE_TRY(runner_.logits(*stream_, last, 1, last_logits_.data()));
       if (kernels::first_not_finite(ops_, last_logits_)) return fail(blame());
     }
@@ -94,7 +94,7 @@ Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& 
   for (int64_t begin = 0; begin < m; begin += kRows) {
     const int64_t count = std::min(kRows, m - begin);
     NIBBLE_TRY(
-        runner_.logits(*stream_, hidden + begin * decoder_->spec.hidden, count, logits.data()));
+        runner_.logits(*stream_, hidden + begin * decoder_->spec.width(), count, logits.data()));
     for (int64_t i = 0; i < count; ++i) {
       const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
       if (kernels::first_not_finite(ops_, row)) return fail(blame());

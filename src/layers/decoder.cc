@@ -72,6 +72,7 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   const std::pair<float**, int64_t> buffers[] = {
+      {&narrow_, s.width() != s.hidden ? s.width() : 0},
       {&x_, s.hidden},
       {&normed_, s.hidden},
       {&delta_, s.hidden},
@@ -110,13 +111,17 @@ Result<const float*> Runner::forward(device::Stream& stream, std::span<const int
   const auto m = static_cast<int64_t>(tokens.size());
   const int64_t position = cache.length();
   NIBBLE_TRY(reserve(stream, m));
-  NIBBLE_TRY(embed_tokens(stream, tokens, position));
+  NIBBLE_TRY(embed_tokens(stream, tokens, position, listener));
   NIBBLE_TRY(cache.reserve(stream, position + m));
   NIBBLE_TRY(place_rope(stream, position, m, length));
 
   pending_ = false;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+    if (s.norms_after) {
+      block_with_norms_after(stream, layer, position, m, cache.layer(layer), listener);
+      continue;
+    }
     const float* x = block_input(stream, w.attention_norm, m);
     attention_block(stream, layer, x, position, m, cache.layer(layer), listener, delta_);
     if (s.parallel) {
@@ -133,7 +138,24 @@ Result<const float*> Runner::forward(device::Stream& stream, std::span<const int
     }
     pending_ = true;
   }
-  return block_input(stream, decoder_->final_norm, m);
+  const float* last = block_input(stream, decoder_->final_norm, m);
+  if (!s.has(Part::kProjectOut)) return last;
+  const LinearOutput out[] = {{&decoder_->project_out, narrow_, s.width()}};
+  apply(stream, out, last, s.hidden, m);
+  tell(stream, listener, decoder_->project_out, narrow_, m);
+  return narrow_;
+}
+
+void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, int64_t position,
+                                    int64_t m, kernels::KvCache& cache, const Listener& listener) {
+  const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+  const int64_t hidden = decoder_->spec.hidden;
+  attention_block(stream, layer, x_, position, m, cache, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m, hidden);
+  normalize(stream, w.attention_norm, x_, x_, m, hidden);
+  ffn_block(stream, layer, x_, m, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m, hidden);
+  normalize(stream, w.ffn_norm, x_, x_, m, hidden);
 }
 
 Result<void> Runner::place_rope(device::Stream& stream, int64_t position, int64_t m,
@@ -151,10 +173,16 @@ Result<void> Runner::place_rope(device::Stream& stream, int64_t position, int64_
 
 // x_ = the tokens' embeddings.
 Result<void> Runner::embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
-                                  int64_t position) {
+                                  int64_t position, const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
   const auto m = static_cast<int64_t>(tokens.size());
-  kernels::look_up(stream, decoder_->embedding.weight, tokens, x_);
+  const bool narrow = s.has(Part::kProjectIn);
+  kernels::look_up(stream, decoder_->embedding.weight, tokens, narrow ? narrow_ : x_);
+  if (narrow) {
+    const LinearOutput in[] = {{&decoder_->project_in, x_, s.hidden}};
+    apply(stream, in, narrow_, s.width(), m);
+    tell(stream, listener, decoder_->project_in, x_, m);
+  }
   if (s.embedding_scale != 1) kernels::scale_by(stream, ops_, s.embedding_scale, x_, m * s.hidden);
   if (!s.has(Part::kPositions)) return {};
   const int64_t rows = decoder_->positions.n() - s.first_position;
@@ -308,7 +336,7 @@ Result<void> Runner::logits(device::Stream& stream, const float* hidden, int64_t
   }
   float* y = on_host ? out : reinterpret_cast<float*>(logits_.data());
   const LinearOutput head[] = {{&decoder_->head(), y, s.vocab}};
-  apply(stream, head, hidden, s.hidden, m);
+  apply(stream, head, hidden, s.width(), m);
   if (s.logit_scale != 1) kernels::scale_by(stream, ops_, s.logit_scale, y, m * s.vocab);
   if (s.logit_soft_cap > 0) kernels::soft_cap(stream, ops_, s.logit_soft_cap, y, m * s.vocab);
   return on_host ? Result<void>() : device::copy_to_host(stream, out, y, bytes);

@@ -102,6 +102,10 @@ void place(Decoder& decoder, const PlannedModule& module, Loaded loaded) {
     decoder.embedding = std::move(linear);
   } else if (module.part == Part::kPositions) {
     decoder.positions = std::move(linear);
+  } else if (module.part == Part::kProjectIn) {
+    decoder.project_in = std::move(linear);
+  } else if (module.part == Part::kProjectOut) {
+    decoder.project_out = std::move(linear);
   } else if (module.part == Part::kLmHead) {
     decoder.lm_head = std::move(linear);
   } else {

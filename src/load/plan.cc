@@ -300,14 +300,16 @@ class Planner {
           part == Part::kEmbedding || part == Part::kPositions || part == Part::kLmHead;
       add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts), vocabulary});
     };
-    add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
+    add(Part::kEmbedding, 0, spec.vocab, spec.width(), false);
+    if (spec.has(Part::kProjectIn)) add(Part::kProjectIn, 0, spec.hidden, spec.width(), false);
     if (spec.has(Part::kPositions)) {
       add(Part::kPositions, 0, spec.max_positions + spec.first_position, spec.hidden, false);
     }
     for (const layers::DeclaredLinear& l : layers::declared_linears(spec)) {
       add(l.part, l.layer, l.n, l.k, l.bias, l.parts);
     }
-    if (separate_head) add(Part::kLmHead, 0, spec.vocab, spec.hidden, spec.head_bias);
+    if (spec.has(Part::kProjectOut)) add(Part::kProjectOut, 0, spec.width(), spec.hidden, false);
+    if (separate_head) add(Part::kLmHead, 0, spec.vocab, spec.width(), spec.head_bias);
   }
 
   // A head that is stored is used, also beside `tie_word_embeddings: true`: evidence beats claim,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "quant/float6.h"
+#include "quant/packed_words.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
@@ -43,6 +45,9 @@ Layout code_layout(Codes codes, int64_t n, int64_t k) {
       return {{n, k / 2}, {0}, {1, 2}};
     case Codes::kNibblesN:
       return {{n / 2, k}, {0, 2}, {1}};
+    case Codes::kE2M3:
+    case Codes::kE3M2:
+      return {{n, k / 4 * 3}, {0}, {1, 4, 3}};
     case Codes::kBlocks:
       break;
   }
@@ -77,6 +82,18 @@ void unpack_nibbles(const TensorView& packed, Codes codes, bool is_signed, int64
       const uint8_t value = along_n ? nibble_of(bytes[i], row) : nibble_of(bytes[i / 2], i);
       to[i] = is_signed ? static_cast<uint8_t>((value ^ 8) - 8) : value;
     }
+  }
+}
+
+bool is_float6(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kE3M2; }
+
+void unpack_float6(const TensorView& packed, Codes codes, int64_t n, int64_t k, uint8_t* code) {
+  const std::array<uint8_t, 64>& held =
+      codes == Codes::kE2M3 ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
+  const int64_t bytes = k / 4 * 3;
+  for (int64_t row = 0; row < n; ++row, code += k) {
+    unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    for (int64_t i = 0; i < k; ++i) code[i] = held[code[i]];
   }
 }
 
@@ -123,6 +140,9 @@ class ScaledCodesMethod : public LinearMethod {
       format.group_n = codes_.area.n;
       format.group_k = codes_.area.k;
     }
+    if (is_float6(codes_.codes) && codes_.area.n == 1 && codes_.area.k == 32) {
+      format.stored_as = codes_.codes == Codes::kE2M3 ? "e2m3g32" : "e3m2g32";
+    }
     return format;
   }
 
@@ -141,6 +161,7 @@ class ScaledCodesMethod : public LinearMethod {
     }
     if (reads_input_scale()) {
       NIBBLE_ASSIGN(out.input_scale, read_input_scale(raw));
+      if (codes_.input_scale_divides) out.input_scale = 1 / out.input_scale;
     }
     return out;
   }
@@ -169,8 +190,12 @@ class ScaledCodesMethod : public LinearMethod {
       return {};
     }
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * out.k)));
-    unpack_nibbles(*weight, codes_.codes, codes_.element == Element::kS4, out.n, out.k,
-                   reinterpret_cast<uint8_t*>(out.code_owner.data()));
+    auto* code = reinterpret_cast<uint8_t*>(out.code_owner.data());
+    if (is_float6(codes_.codes)) {
+      unpack_float6(*weight, codes_.codes, out.n, out.k, code);
+    } else {
+      unpack_nibbles(*weight, codes_.codes, codes_.element == Element::kS4, out.n, out.k, code);
+    }
     out.code = {DType::kU8, {out.n, out.k}, out.code_owner.data(), out.code_owner.size()};
     return {};
   }

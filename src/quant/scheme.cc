@@ -347,14 +347,20 @@ bool holds_nothing(const tensor::TensorInfo& info) {
   return std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
 }
 
+bool stores_suffix(const TensorLookup& tensors, std::string_view suffix) {
+  return std::any_of(tensors.all.begin(), tensors.all.end(), [&](const tensor::TensorInfo& info) {
+    return info.name.size() > suffix.size() && info.name.ends_with(suffix);
+  });
+}
+
 bool is_quantized_tensor(const tensor::TensorInfo& info) {
   const DType type = info.dtype;
   if (tensor::is_gguf_block(type) || (type >= DType::kE4M3 && type <= DType::kE3M2)) return true;
   const size_t dot = info.name.rfind('.');
   const std::string_view last = std::string_view(info.name).substr(dot + 1);
   if (last == "weight") return !tensor::is_plain_float(type);
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "qweight",          "qzeros", "weight_packed", "weight_scale",
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "qweight",          "qzeros", "weight_packed", "weight_scale", "W_q",
       "weight_scale_inv", "SCB",    "absmax",        "g_idx"};
   return std::find(kNames.begin(), kNames.end(), last) != kNames.end();
 }

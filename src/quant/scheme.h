@@ -150,6 +150,10 @@ void add_bias(const LinearLayer& layer, const TensorLookup& tensors,
 // What only a quantized checkpoint stores: fp8 or packed codes, scales beside weights.
 bool is_quantized_tensor(const tensor::TensorInfo& info);
 
+// Whether the name of any tensor ends so (".W_q"): for formats that name themselves by what they
+// store.
+bool stores_suffix(const TensorLookup& tensors, std::string_view suffix);
+
 // Some writers store tensors of 0 elements for what a layer does not have: zero points, g_idx, a
 // bias. They count as absent.
 bool holds_nothing(const tensor::TensorInfo& info);

@@ -23,6 +23,9 @@ inline NativeProduct native_product(const tensor::ActivationFormat& inputs) {
       return {"FP8", 8, 9};
     case Type::kE2M1:
       return {"FP4", 10, 0};
+    case Type::kE2M3:
+    case Type::kE3M2:
+      return {"FP6", 10, 0};
     case Type::kS8:
       return {"int8", 7, 5};
     case Type::kFloat:

@@ -87,6 +87,10 @@ __device__ void round_group(const CudaInput& input, const CallStats& call, float
     if (call.kept != nullptr && call.kept[i] != 0) continue;
     if (f.type == ActivationFormat::Type::kE2M1) {
       x[i] = e2m1_rounded(v, inverse, grid.scale);
+    } else if (f.type == ActivationFormat::Type::kE2M3) {
+      x[i] = e2m3_rounded(v, inverse, grid.scale);
+    } else if (f.type == ActivationFormat::Type::kE3M2) {
+      x[i] = e3m2_rounded(v, inverse, grid.scale);
     } else if (f.type == ActivationFormat::Type::kE4M3) {
       x[i] = e4m3_rounded(v, inverse, grid.scale);
     } else if (!(f.outlier > 0 && fabsf(v) >= f.outlier)) {

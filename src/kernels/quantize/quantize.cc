@@ -73,11 +73,19 @@ void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, f
     return;
   }
   const float inverse = 1.0f / grid.scale;
-  if (f.type == ActivationFormat::Type::kE2M1) {
-    for (int64_t i = 0; i < k; ++i) out[i] = e2m1_rounded(x[i], inverse, grid.scale);
-    return;
+  switch (f.type) {
+    case ActivationFormat::Type::kE2M1:
+      for (int64_t i = 0; i < k; ++i) out[i] = e2m1_rounded(x[i], inverse, grid.scale);
+      return;
+    case ActivationFormat::Type::kE2M3:
+      for (int64_t i = 0; i < k; ++i) out[i] = e2m3_rounded(x[i], inverse, grid.scale);
+      return;
+    case ActivationFormat::Type::kE3M2:
+      for (int64_t i = 0; i < k; ++i) out[i] = e3m2_rounded(x[i], inverse, grid.scale);
+      return;
+    default:
+      for (int64_t i = 0; i < k; ++i) out[i] = e4m3_rounded(x[i], inverse, grid.scale);
   }
-  for (int64_t i = 0; i < k; ++i) out[i] = e4m3_rounded(x[i], inverse, grid.scale);
 }
 
 }  // namespace

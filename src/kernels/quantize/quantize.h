@@ -4,6 +4,7 @@
 //   s8    q = clamp(round(x / scale) + zero, -128, 127)      x' = (q - zero) * scale
 //   e4m3  q = e4m3(clamp(x / scale, -448, 448))              x' = q * scale
 //   e2m1  q = e2m1(clamp(x / scale, -6, 6))                  x' = q * scale
+//   e2m3, e3m2: the same within 7.5 and 28
 //
 // Rounding is to nearest even. Dynamic scales are absmax / 127 (or / 127.5), / 448 or / 6 of the
 // token or group, rounded as the format's ScaleRule says; asymmetric ones (max - min) / 255 over a

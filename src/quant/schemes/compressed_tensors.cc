@@ -101,7 +101,8 @@ class CompressedConfig : public QuantizationConfig {
                       layer.module));
     }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
-    if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
+    const bool sparse = storage == Storage::kMask24 || storage == Storage::kMask;
+    if (sparse && is_only_sparse(layer, tensors)) {
       group = nullptr;
     } else if (group == nullptr) {
       return no_group(layer, ignored.has_value());
@@ -119,7 +120,7 @@ class CompressedConfig : public QuantizationConfig {
 
  private:
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
-    const TensorInfo* kept = find_tensor(tensors, layer.module, "compressed");
+    const TensorInfo* kept = compressed::codes_of(layer, tensors);
     return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 

@@ -265,7 +265,7 @@ Result<void> check_format(const Json& from) {
       from, "format",
       {"dense", "int-quantized", "float-quantized", "naive-quantized", "pack-quantized",
        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized",
-       "mixed-precision", "marlin-24", "sparse-24-bitmask", "fakequant"}));
+       "mixed-precision", "marlin-24", "sparse-24-bitmask", "sparse-bitmask", "fakequant"}));
   return {};
 }
 
@@ -396,17 +396,11 @@ Result<void> read_transforms(const Json& dictionary, Config& config) {
   return {};
 }
 
-// Only 2:4 with a bit mask has rows of one length; what is stored says which layers are so.
+// What is stored says which layers are sparse.
 Result<void> read_sparsity(const Json& dictionary) {
   const Json* sparsity = dictionary.find_set("sparsity_config");
   if (sparsity == nullptr || !sparsity->is_object()) return {};
-  NIBBLE_ASSIGN(const std::string format, sparsity->get_string_or("format", "dense"));
-  if (format == "sparse-bitmask") {
-    return wrong(*sparsity, ErrorCode::kUnsupported,
-                 "format is \"sparse-bitmask\", whose rows have no fixed length; decompress the "
-                 "checkpoint with compressed-tensors 0.12");
-  }
-  NIBBLE_TRY(choice_key(*sparsity, "format", {"dense", "sparse-24-bitmask"}));
+  NIBBLE_TRY(choice_key(*sparsity, "format", {"dense", "sparse-24-bitmask", "sparse-bitmask"}));
   return {};
 }
 

@@ -79,7 +79,10 @@ class UnquantizedConfig : public QuantizationConfig {
   }
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method.empty(); }
+// HQQ's own files name no method (schemes/hqq.cc).
+bool claims(const CheckpointFacts& facts) {
+  return !facts.gguf && facts.method.empty() && !stores_suffix(facts.tensors, ".W_q");
+}
 
 // What helps where a config is lost: the names of GPTQ's and AWQ's tensors are enough to read them.
 std::string lost_hint(const TensorLookup& tensors) {
