@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/recording.h"
 #include "device/stream.h"
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
@@ -177,6 +178,7 @@ struct Decoder {
   Norm final_norm;  // (hidden)
   Linear lm_head;   // empty when spec.tied_embeddings
   CacheFormat cache;
+  bool exact = false;  // --precision exact: attention multiplies in float32 on a card, too
 
   const Linear& head() const { return spec.tied_embeddings ? embedding : lm_head; }
 };
@@ -199,6 +201,7 @@ class DecoderCache {
   int64_t capacity() const { return capacity_; }
   Result<void> reserve(device::Stream& stream, int64_t tokens);  // room for this many in all
   void truncate(int64_t tokens);
+  void set_length(int64_t tokens);  // after a step of a card that was recorded
   kernels::KvCache& layer(int64_t i) { return layers_[static_cast<size_t>(i)]; }
 
  private:
@@ -220,28 +223,34 @@ class Runner {
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
                                int64_t length, DecoderCache& cache, const Listener& listener = {});
 
-  // logits (m, vocab) of final hidden states, to the host's memory. The error is what went
-  // wrong on a card until now.
-  Result<void> logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
+  // forward() in two parts, of which the second may be recorded: what the host does, and the
+  // kernels. After kernels that a recording did, cache.set_length() is the caller's. `sent` when
+  // both are done.
+  Result<void> prepare(device::Stream& stream, std::span<const int32_t> tokens, int64_t length,
+                       DecoderCache& cache);
+  const float* run(device::Stream& stream, DecoderCache& cache, const Listener& listener = {});
+  void sent(device::Stream& stream) { staging_.sent(stream); }
+
+  // logits (m, vocab) of hidden states (m, width()), to the stream's memory.
+  void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
 
  private:
   Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
          std::optional<kernels::Rope> window_rope);
   Result<void> reserve(device::Stream& stream, int64_t m);
-  Result<void> embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
-                            int64_t position, const Listener& listener);
-  Result<void> place_rope(device::Stream& stream, int64_t position, int64_t m, int64_t length);
-  void block_with_norms_after(device::Stream& stream, int64_t layer, int64_t position, int64_t m,
-                              kernels::KvCache& cache, const Listener& listener);
+  Result<void> stage(device::Stream& stream, std::span<const int32_t> tokens, int64_t length);
+  void embed_tokens(device::Stream& stream, const Listener& listener);
+  void block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
+                              const Listener& listener);
   const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
                  int64_t width);
-  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x, int64_t m,
+  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
                    const Listener& listener);
-  void attention_block(device::Stream& stream, int64_t layer, const float* x, int64_t position,
-                       int64_t m, kernels::KvCache& cache, const Listener& listener, float* out);
-  void ffn_block(device::Stream& stream, int64_t layer, const float* x, int64_t m,
-                 const Listener& listener, float* out);
+  void attention_block(device::Stream& stream, int64_t layer, const float* x,
+                       kernels::KvCache& cache, const Listener& listener, float* out);
+  void ffn_block(device::Stream& stream, int64_t layer, const float* x, const Listener& listener,
+                 float* out);
 
   const Decoder* decoder_;
   kernels::Ops ops_;
@@ -249,7 +258,16 @@ class Runner {
   std::optional<kernels::Rope> window_rope_;
   kernels::RopeRows rope_rows_;
   kernels::RopeRows window_rope_rows_;
-  int64_t capacity_ = 0;     // rows the buffers below hold
+  // The step that was prepared. What kernels are to know of it lies where they read it.
+  device::Staging staging_;
+  int64_t position_ = 0;
+  int64_t m_ = 0;
+  std::vector<int32_t> ids_;           // the tokens
+  std::vector<int32_t> position_ids_;  // rows of the learned positions
+  const int32_t* placed_ids_ = nullptr;
+  const int32_t* placed_position_ids_ = nullptr;
+  const int32_t* placed_position_ = nullptr;  // on a CPU nobody reads it
+  int64_t capacity_ = 0;                      // rows the buffers below hold
   device::Memory memory_;    // one allocation, cut into the following, each (capacity, ...)
   float* narrow_ = nullptr;  // width(), where it is not hidden
   float* x_ = nullptr;       // hidden: the residual stream
@@ -264,7 +282,6 @@ class Runner {
   float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
   float* up_ = nullptr;      // ffn
   bool pending_ = false;
-  device::Memory logits_;  // (rows, vocab) on a card
 };
 
 }  // namespace nibble::layers

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kernels/cuda/plan.h"
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
 #include "load/override.h"
@@ -67,6 +68,7 @@ class Planner {
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
     plan_modules();
+    note_weight_only();
     tell_failed();
     append(plan_.notes, list_notes_.sentences());
     append(plan_.notes, notes_on_calls(plan_.modules));
@@ -357,6 +359,23 @@ class Planner {
     plan_.modules.push_back(std::move(*module));
   }
 
+  // Where the chooser leaves inputs alone that the checkpoint wants rounded, and nobody asked for
+  // it.
+  void note_weight_only() {
+    using Type = tensor::ActivationFormat::Type;
+    if (options_.policy.activation == kernels::ActivationChoice::kFloat) return;
+    const auto count =
+        std::count_if(plan_.modules.begin(), plan_.modules.end(), [](const PlannedModule& m) {
+          return m.problem.activation.type != Type::kFloat &&
+                 m.choice.activation.type == Type::kFloat;
+        });
+    if (count == 0) return;
+    plan_.notes.push_back(fmt::format(
+        "{} has no FP8 products (compute capability 8.9): the inputs of {} layers with FP8 weights "
+        "stay floats; --precision exact rounds them as the checkpoint says",
+        options_.hardware.gpu->name, count));
+  }
+
   // A sentence for each module that cannot be planned; modules with the same trouble share one.
   void tell_failed() {
     std::vector<std::pair<size_t, int>> told;  // the first module, and how many more
@@ -438,13 +457,6 @@ class Planner {
                                   options_.kv_left_alone, lookup_);
     append(plan_.notes, plan_.cache.notes);
     append(plan_.problems, plan_.cache.problems);
-    const kernels::KvType type = plan_.cache.format.type;
-    if (options_.hardware.gpu && kernels::is_quantized(type)) {
-      plan_.problems.push_back(
-          fmt::format("keys and values are held as {}, for which cards have no kernels yet; say "
-                      "--kv-cache-dtype f16",
-                      kernels::name(type)));
-    }
     for (const std::string& attention : plan_.cache.blamed) blamed_.push_back(attention + ".");
     for (const PlannedCache& layer : plan_.cache.layers) {
       for (const TensorInfo* info : layer.method.used()) used_.insert(info);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
 #include "kernels/cuda/products.h"
@@ -131,6 +133,27 @@ TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {
   auto decoder = fill(*p->checkpoint, p->plan, {}, stream);
   ASSERT_TRUE(decoder) << decoder.error().message;
   EXPECT_EQ(decoder->layers[0].k.bias.size(), 4u);
+}
+
+TEST(plan, fp8_layers_on_a_card_without_fp8_are_weight_only_and_a_note_says_so) {
+  auto checkpoint =
+      Checkpoint::open(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/fp8/tensor_dynamic");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  PlanOptions options;
+  options.hardware.gpu = device::Gpu{.name = "NVIDIA A100", .major = 8, .minor = 0};
+  const std::string note =
+      "NVIDIA A100 has no FP8 products (compute capability 8.9): the inputs of 7 layers with FP8 "
+      "weights stay floats; --precision exact rounds them as the checkpoint says";
+  const auto said = [&] {
+    auto plan = make_plan(*checkpoint, options);
+    return plan && std::count(plan->notes.begin(), plan->notes.end(), note) == 1;
+  };
+  EXPECT_TRUE(said());
+  options.policy.precision = kernels::Precision::kExact;
+  EXPECT_FALSE(said());
+  options.policy.precision = kernels::Precision::kFast;
+  options.hardware.gpu->minor = 9;
+  EXPECT_FALSE(said());
 }
 
 TEST(plan, a_card_that_is_too_old_for_the_dialect_is_refused_with_what_helps) {
@@ -265,23 +288,30 @@ TEST(plan, what_a_card_multiplies_another_way_is_told) {
       folder,
       config(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}, )"),
       with_fp8(true));
-  const auto notes_on = [&](int major, int minor) {
+  const auto notes_on = [&](int major, int minor, kernels::Precision precision) {
     PlanOptions options;
+    options.policy.precision = precision;
     options.hardware.gpu = device::Gpu{.name = "a card", .major = major, .minor = minor};
     auto p = planned(folder, options);
     return p ? p->plan.notes : Sentences{p.error().message};
   };
-  EXPECT_EQ(notes_on(9, 0), Sentences{});
-  EXPECT_EQ(notes_on(8, 9), Sentences{});
-  EXPECT_EQ(notes_on(8, 0),
+  constexpr auto kFast = kernels::Precision::kFast;
+  constexpr auto kExact = kernels::Precision::kExact;
+  EXPECT_EQ(notes_on(9, 0, kFast), Sentences{});
+  EXPECT_EQ(notes_on(8, 9, kFast), Sentences{});
+  const std::string weight_only =
+      "a card has no FP8 products (compute capability 8.9): the inputs of 2 layers with FP8 "
+      "weights "
+      "stay floats; --precision exact rounds them as the checkpoint says";
+  EXPECT_EQ(notes_on(8, 0, kFast), Sentences{weight_only});
+  EXPECT_EQ(notes_on(8, 0, kExact),
             Sentences{"FP8 products need compute capability 8.9, and a card has 8.0: "
                       "2 layers are multiplied as bf16, their inputs rounded to FP8 "
                       "before"});
-  EXPECT_EQ(notes_on(7, 5), (Sentences{"FP8 products need compute capability 8.9, and a card has "
-                                       "7.5: 2 layers are multiplied as float32, their inputs "
-                                       "rounded to FP8 before",
-                                       "bf16 products need compute capability 8.0, and a card has "
-                                       "7.5: 7 layers are multiplied as float32"}));
+  EXPECT_EQ(notes_on(7, 5, kFast),
+            (Sentences{weight_only,
+                       "bf16 products need compute capability 8.0, and a card has 7.5: 9 layers "
+                       "are multiplied as float32"}));
   // NVFP4's inputs: no card before Blackwell.
   tensor::ActivationFormat fp4{.type = tensor::ActivationFormat::Type::kE2M1};
   EXPECT_EQ(kernels::native_product(fp4).major, 10);

@@ -1,5 +1,9 @@
 // x as a weight wants it (prepare.cc's transform_row on a card): a block for each token. What a
 // format needs of all tokens of a call is measured before.
+#include <cuda_fp8.h>
+
+#include <type_traits>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/functions.h"
 #include "kernels/quantize/round.h"
@@ -8,6 +12,8 @@ namespace nibble::kernels::cuda {
 namespace {
 
 using tensor::ActivationFormat;
+
+constexpr int kWideRow = 512;  // threads for a row that is read four numbers at a time
 
 // What is found over all tokens of a call: of each token the least and the largest number and the
 // largest magnitude that is no outlier; of each column whether it holds an outlier. Null: nothing.
@@ -76,27 +82,35 @@ __device__ Grid grid_of(const CudaInput& input, const CallStats& call, const flo
   return joined_grid(input, low, high, most, team);
 }
 
-__device__ void round_group(const CudaInput& input, const CallStats& call, float* x, int64_t k,
-                            const Team& team) {
+// Rounds x to numbers of the grid, or to its codes without their scale. Returns the scale.
+template <bool kCodes>
+__device__ float round_group(const CudaInput& input, const CallStats& call, float* x, int64_t k,
+                             const Team& team) {
   const ActivationFormat& f = input.activation;
   const Grid grid = grid_of(input, call, x, k, team);
   const float inverse = 1.0f / grid.scale;
+  const float back = kCodes ? 1.0f : grid.scale;
   const float least = lowest(f);
   for (int64_t i = team.index; i < k; i += team.size) {
     const float v = x[i];
     if (call.kept != nullptr && call.kept[i] != 0) continue;
     if (f.type == ActivationFormat::Type::kE2M1) {
-      x[i] = e2m1_rounded(v, inverse, grid.scale);
+      x[i] = e2m1_rounded(v, inverse, back);
     } else if (f.type == ActivationFormat::Type::kE2M3) {
-      x[i] = e2m3_rounded(v, inverse, grid.scale);
+      x[i] = e2m3_rounded(v, inverse, back);
     } else if (f.type == ActivationFormat::Type::kE3M2) {
-      x[i] = e3m2_rounded(v, inverse, grid.scale);
+      x[i] = e3m2_rounded(v, inverse, back);
     } else if (f.type == ActivationFormat::Type::kE4M3) {
-      x[i] = e4m3_rounded(v, inverse, grid.scale);
+      x[i] = e4m3_rounded(v, inverse, back);
     } else if (!(f.outlier > 0 && fabsf(v) >= f.outlier)) {
-      x[i] = s8_of(v, grid, least) * grid.scale;
+      x[i] = s8_of(v, grid, least) * back;
     }
   }
+  return grid.scale;
+}
+
+__device__ Team whole_block() {
+  return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), true};
 }
 
 // (A format with outliers has no groups: columns are those of x.)
@@ -105,15 +119,14 @@ __device__ void quantize(const CudaInput& input, const CallStats& call, float* x
   if (f.type == ActivationFormat::Type::kFloat) return;
   const bool grouped = f.granularity == ActivationFormat::Granularity::kGroup && f.group > 0;
   if (!grouped) {
-    round_group(input, call, x, k,
-                {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x), true});
+    round_group<false>(input, call, x, k, whole_block());
     return;
   }
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   for (int64_t g = threadIdx.x / kWarp; g * f.group < k; g += warps) {
     const int64_t count = k - g * f.group < f.group ? k - g * f.group : f.group;
-    round_group(input, call, x + g * f.group, count,
-                {static_cast<int>(threadIdx.x) % kWarp, kWarp, false});
+    round_group<false>(input, call, x + g * f.group, count,
+                       {static_cast<int>(threadIdx.x) % kWarp, kWarp, false});
   }
 }
 
@@ -180,7 +193,108 @@ __global__ void prepare_rows(CudaInput input, CallStats call, const float* x, in
   }
 }
 
+__device__ void put_code(float v, __nv_fp8_storage_t& to) {  // nan has a code
+  to = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+}
+__device__ void put_code(float v, int8_t& to) { to = static_cast<int8_t>(v); }
+
+// The same with one scale for each token. A row with nan, for which s8 has no code, gets a scale of
+// nan, so that it shows in the product.
+template <class Code>
+__global__ void prepare_code_rows(CudaInput input, const float* x, int64_t ldx, int64_t k,
+                                  float* work, Code* out, int64_t ldo, float* scale) {
+  float* row = work + blockIdx.x * k;
+  Code* to = out + blockIdx.x * ldo;
+  turn(input, x + blockIdx.x * ldx, k, row);
+  const float of_row = round_group<true>(input, CallStats{}, row, k, whole_block());
+  __syncthreads();
+  bool is_nan = false;
+  for (int64_t i = threadIdx.x; i < ldo; i += blockDim.x) {
+    const float v = i >= k ? 0.0f : row[input.order != nullptr ? input.order[i] : i];
+    is_nan = is_nan || v != v;
+    put_code(v, to[i]);
+  }
+  const bool any = __syncthreads_or(is_nan) != 0;
+  if (threadIdx.x == 0) scale[blockIdx.x] = any ? NAN : of_row;
+}
+
+__device__ uint32_t four_codes(float4 v, __nv_fp8_storage_t) {
+  const uint32_t low = __nv_cvt_float2_to_fp8x2({v.x, v.y}, __NV_SATFINITE, __NV_E4M3);
+  const uint32_t high = __nv_cvt_float2_to_fp8x2({v.z, v.w}, __NV_SATFINITE, __NV_E4M3);
+  return low | high << 16;
+}
+__device__ uint32_t four_codes(float4 v, int8_t) {
+  const auto code = [](float x) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int8_t>(x)));
+  };
+  return code(v.x) | code(v.y) << 8 | code(v.z) << 16 | code(v.w) << 24;
+}
+
+// prepare_code_rows where x goes straight to its codes, four at a time: the rows are read twice,
+// the second time from a cache.
+template <class Code>
+__global__ void __launch_bounds__(kWideRow)
+    prepare_plain_rows(CudaInput input, const float* x, int64_t ldx, int64_t k, Code* out,
+                       int64_t ldo, float* scale) {
+  const ActivationFormat& f = input.activation;
+  const auto* from = reinterpret_cast<const float4*>(x + blockIdx.x * ldx);
+  auto* to = reinterpret_cast<uint32_t*>(out + blockIdx.x * ldo);
+  const auto quads = static_cast<int>(k / 4);
+  Grid grid{input.input_scale, 0};
+  if (!f.is_static) {
+    uint32_t most = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < quads; i += kWideRow) {
+      const float4 v = from[i];
+      for (const float one : {v.x, v.y, v.z, v.w}) most = Max::join(most, bits_of(fabsf(one)));
+    }
+    grid = symmetric_grid(f, input.input_scale, float_of(over_block<Max>(most)));
+  }
+  const float inverse = 1.0f / grid.scale;
+  const float least = lowest(f);
+  bool is_nan = false;
+  const auto coded = [&](float v) {
+    is_nan = is_nan || v != v;
+    if constexpr (std::is_same_v<Code, __nv_fp8_storage_t>) {
+      return clamped(v * inverse, -448.0f, 448.0f);
+    } else {
+      return s8_of(v, grid, least);
+    }
+  };
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(ldo / 4); i += kWideRow) {
+    const float4 v = i < quads ? from[i] : float4{0, 0, 0, 0};
+    to[i] = four_codes({coded(v.x), coded(v.y), coded(v.z), coded(v.w)}, Code());
+  }
+  const bool any = __syncthreads_or(is_nan) != 0;
+  if (threadIdx.x == 0) scale[blockIdx.x] = any ? NAN : grid.scale;
+}
+
+template <class Code>
+void run_prepare_codes(NibbleCudaContext* context, const CudaInput& input, const float* x,
+                       int64_t ldx, int64_t m, int64_t k, float* work, Code* out, int64_t ldo,
+                       float* scale) {
+  const auto rows = static_cast<unsigned>(m);
+  const bool plain = input.factor == nullptr && input.hadamard == 0 && input.order == nullptr &&
+                     k % 4 == 0 && ldx % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  if (plain) {
+    prepare_plain_rows<<<rows, kWideRow, 0, context->enter()>>>(input, x, ldx, k, out, ldo, scale);
+  } else {
+    prepare_code_rows<<<rows, kThreads, 0, context->enter()>>>(input, x, ldx, k, work, out, ldo,
+                                                               scale);
+  }
+}
+
 }  // namespace
+
+void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
+                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale) {
+  if (input->activation.type == ActivationFormat::Type::kS8) {
+    run_prepare_codes(context, *input, x, ldx, m, k, work, static_cast<int8_t*>(out), ldo, scale);
+  } else {
+    run_prepare_codes(context, *input, x, ldx, m, k, work, static_cast<__nv_fp8_storage_t*>(out),
+                      ldo, scale);
+  }
+  context->launched("prepare_codes");
+}
 
 void prepare(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
              int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16) {
