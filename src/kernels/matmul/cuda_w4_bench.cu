@@ -234,7 +234,7 @@ std::vector<W4Choice> tiles() {
   for (const int rows : {128, 256})
     for (const int tokens : {32, 64, 128, 256})
       for (const bool sums : {true, false})
-        for (const int split_k : {1, 2}) out.push_back({rows, tokens, sums, split_k, 0, 0});
+        for (const int split_k : {1, 2}) out.push_back({rows, tokens, sums, split_k});
   return out;
 }
 
@@ -290,6 +290,7 @@ int check(int bits) {
       for (W4Choice c : tiles()) {
         for (const int split : {0, 1, 2, 4, 8}) {
           c.split = split;
+          c.through_memory = split > 1 && random() % 2 != 0;
           c.stages = random() % 3 == 0 ? 2 : 0;
           for (int i = 0; i < 2; ++i) {
             const int m = ms[random() % 10];
@@ -482,7 +483,7 @@ int time_all(const char* path, int bits) {
       a.scales = pool + i % copies * one + code_bytes;
     };
     for (const int m : ms) {
-      if (few && m != 32 && m != 64 && m != 128 && m != 256 && m != 1024) continue;
+      if (few && (m == 17 || m == 2048)) continue;
       a.m = m;
       const int calls = m >= 1024 ? std::max(copies / 4, 4) : std::max(copies, 24);
       std::vector<std::pair<double, std::string>> found;
@@ -490,11 +491,14 @@ int time_all(const char* path, int bits) {
         if (c.tokens < 128 && m > 2 * c.tokens) continue;
         if (c.tokens >= 2 * m && c.tokens > 64) continue;
         const int tile_count = up(n, c.rows) / c.rows * (up(m, c.tokens) / c.tokens);
-        for (const int split : {0, 1, 2, 4, 8}) {
+        if (!c.on_sums && ((c.rows == 128 && c.tokens == 128) || c.tokens == 64)) continue;
+        for (const int cut : {0, 1, 2, 4, 8, 12, 14, 18}) {
+          const int split = cut % 10;
+          c.through_memory = cut > 10;
           if (split > 1 && tile_count * split > 132 * 2) continue;
           if (split == 1 && tile_count < 66 && c.split_k == 1) continue;
           for (const int stages : {0, 4}) {
-            if (stages != 0 && (c.tokens > 64 || m > 128)) continue;
+            if (stages != 0 && (c.tokens > 64 || m > 64 || split != 0)) continue;
             c.split = split, c.stages = stages;
             of_copy(0);
             if (!w4_can(a, c)) continue;
@@ -575,7 +579,7 @@ int main(int argc, char** argv) {
     return time_all(argc > 2 ? argv[2] : nullptr, argc > 3 ? std::atoi(argv[3]) : 4);
   if (what == "once" && argc == 10) {
     const auto arg = [&](int i) { return std::atoi(argv[i]); };
-    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9), 0});
+    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9)});
   }
   std::printf(
       "usage: cuda_w4_bench check [BITS] | time [FILE [BITS]] | once N K M ROWS TOKENS SUMS "

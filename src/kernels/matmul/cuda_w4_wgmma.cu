@@ -25,6 +25,7 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kBlock = 64;  // inputs
 constexpr int kStepBlocks = 2;
+constexpr int kProcessors = 132;  // of the card that this is tuned for
 constexpr int kMostStages = 32;
 constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
 constexpr size_t kFlagBytes = kMostBlocks * sizeof(uint32_t);
@@ -39,7 +40,8 @@ struct Work {
   int strips;  // of 64 rows
   int groups;
   int group;
-  int scale_rows;    // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
+  int scale_rows;  // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
+  int has_zeros;
   int scale_at_end;  // one group: the sums are multiplied
   int scales_are_bf16;
   int y_is_bf16;
@@ -49,6 +51,7 @@ struct Work {
   int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
   int tiles;
   int split;
+  int through_memory;  // the blocks of a split are no cluster
   int stages;
   float4* partial;
   uint32_t* flags;
@@ -262,7 +265,7 @@ class Producer {
           }
         };
         if (!w_.scale_at_end) rows.template operator()<2 * kStrip>(w_.scales, stage + S::kScalesAt);
-        if (w_.zeros != nullptr) rows.template operator()<kStrip>(w_.zeros, stage + S::kZerosAt);
+        if (w_.has_zeros != 0) rows.template operator()<kStrip>(w_.zeros, stage + S::kZerosAt);
         sm90::barrier_arrive_after_copies(ring_.full(s_));
         for (within += kStepBlocks * kBlock; within >= w_.group; ++group) within -= w_.group;
         advance();
@@ -302,17 +305,36 @@ class Producer {
 // ---- codes to numbers
 // ------------------------------------------------------------------------------------------------
 
-// What is subtracted from and multiplied with the weights of rows g and g + 8, as pairs of bf16.
+// A four-bit code in the low bits of a bf16 is code 2^-133, a number below the normal ones; four
+// bits higher it is code 2^-129, also where its top bit is the exponent's lowest. So a mask and one
+// multiply-add by 2^127, exact, make (code - zero) 2^-6 of rows g, (code - zero) 2^-2 of rows g +
+// 8, without shifts; the scales undo the powers. Eight-bit codes have powers of 1.
+template <int kBits>
+struct Powers {
+  static constexpr float kUndo0 = kBits == 4 ? 64 : 1;
+  static constexpr float kUndo1 = kBits == 4 ? 4 : 1;
+  static constexpr uint32_t kUndo = kBits == 4 ? 0x40804280u : 0x3f803f80u;  // as two bf16
+};
+constexpr uint32_t kTwoTo127 = 0x7f007f00u;
+
+// For rows g and g + 8, as pairs of bf16: 4 bits: what is added to the product with 2^127; 8 bits:
+// the zero that is subtracted; then what weights are multiplied by.
 struct Grid {
   uint32_t zero[2];
   uint32_t scale[2];
 };
 
 template <int kBits>
+__device__ void default_zeros(uint32_t (&zero)[2]) {
+  zero[0] = kBits == 4 ? 0xbe00be00u : 0;  // -8 / 64
+  zero[1] = kBits == 4 ? 0xc000c000u : 0;  // -8 / 4
+}
+
+template <int kBits>
 __device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
   if constexpr (kBits == 4) {
-    zero[0] = (pair & 0xffu) * 0x10001u | kBf16Magic;
-    zero[1] = (pair >> 8) * 0x10001u | kBf16Magic;
+    zero[0] = mul_bf16x2(__byte_perm(pair, 0, 0x4040), kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141) << 4, kTwoTo127 | 0x80008000u);
   } else {
     for (int h = 0; h < 2; ++h) {
       const float v = static_cast<float>(static_cast<int8_t>(pair >> (8 * h)));
@@ -321,14 +343,25 @@ __device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
   }
 }
 
-__device__ inline void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2]) {
+// scale[h] of a pair, with the powers undone.
+template <int kBits>
+__device__ void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2]) {
   if (!are_bf16) {
     const float2 s = w4_scales(pair, false);
     const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
     pair = *reinterpret_cast<const uint32_t*>(&rounded);
   }
+  if constexpr (kBits == 4) pair = mul_bf16x2(pair, Powers<kBits>::kUndo);
   scale[0] = __byte_perm(pair, 0, 0x1010);
   scale[1] = __byte_perm(pair, 0, 0x3232);
+}
+
+template <int kBits>
+__device__ float2 f32_scales_of(uint32_t pair, bool are_bf16) {
+  float2 s = w4_scales(pair, are_bf16);
+  s.x *= Powers<kBits>::kUndo0;
+  s.y *= Powers<kBits>::kUndo1;
+  return s;
 }
 
 // Step j of 16 inputs of a block: the A fragment.
@@ -336,10 +369,12 @@ template <int kBits, bool kScaled>
 __device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid, bool zeros,
                          uint32_t (&a)[4]) {
   if constexpr (kBits == 4) {
-    a[0] = sub_bf16x2(w4_pair<0>(codes[j]), grid.zero[0]);
-    a[1] = sub_bf16x2(w4_pair<1>(codes[j]), grid.zero[1]);
-    a[2] = sub_bf16x2(w4_pair<2>(codes[j]), grid.zero[0]);
-    a[3] = sub_bf16x2(w4_pair<3>(codes[j]), grid.zero[1]);
+    const uint32_t low = codes[j];
+    const uint32_t high = codes[j] >> 8;
+    a[0] = fma_bf16x2(low & 0x000f000fu, kTwoTo127, grid.zero[0]);
+    a[1] = fma_bf16x2(low & 0x00f000f0u, kTwoTo127, grid.zero[1]);
+    a[2] = fma_bf16x2(high & 0x000f000fu, kTwoTo127, grid.zero[0]);
+    a[3] = fma_bf16x2(high & 0x00f000f0u, kTwoTo127, grid.zero[1]);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -470,6 +505,43 @@ struct Sums {
     }
   }
 
+  // Every block of a split leaves its sums; true in the last one, which then has all, added in the
+  // order of the blocks.
+  static __device__ bool leave_and_gather(const Work& w, int tile, int rank, uint32_t flag,
+                                          Registers& d) {
+    float4* const at =
+        w.partial + static_cast<int64_t>(tile) * w.split * kQuads * S::kConsumers + threadIdx.x;
+    float4* mine = at + rank * kQuads * S::kConsumers;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      __stcg(mine + i * S::kConsumers,
+             make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+    }
+    __threadfence();
+    sm90::sync_some(1, S::kConsumers);
+    if (threadIdx.x == 0) {
+      const uint32_t count = atomicAdd(w.flags + tile, 1u);
+      const bool last = count + 1 == static_cast<uint32_t>(w.split);
+      if (last) w.flags[tile] = 0;  // for the next launch
+      __threadfence();
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(last ? 1u : 0u) : "memory");
+    }
+    sm90::sync_some(1, S::kConsumers);
+    if (sm90::load_shared_u32(flag) == 0) return false;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) d[j] = 0;
+#pragma unroll 1
+    for (int r = 0; r < w.split; ++r) {
+      const float4* from = at + r * kQuads * S::kConsumers;
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const float4 v = __ldcg(from + i * S::kConsumers);
+        d[4 * i] += v.x, d[4 * i + 1] += v.y, d[4 * i + 2] += v.z, d[4 * i + 3] += v.w;
+      }
+    }
+    return true;
+  }
+
   // d *= the scales of rows that are strip's and of row + 8.
   static __device__ void scale(const Work& w, int strip, Registers& d) {
     const int lane = threadIdx.x % 32;
@@ -536,8 +608,12 @@ struct Consumer {
       S::kCodesAt + strip * kStepBlocks * S::kTileBytes + (warp * 32 + lane) * (kBits * 4);
   const int scale_at = S::kScalesAt + strip * S::kScaleRows * 128 + lane / 4 * 16 + warp * 4;
   const int zero_at = S::kZerosAt + strip * S::kScaleRows * 64 + lane / 4 * 8 + warp * 2;
-  int s = turn;  // the stage at hand
+  // The stage at hand and its barrier.
+  uint32_t stage = ring.stage(turn);
+  uint32_t full = ring.full(turn);
+  const uint32_t end = ring.stage(ring.stages);
   uint32_t phase = 0;
+  bool ready = false;    // seen to be full
   uint32_t to_free = 0;  // the barrier of the stage whose products may still run
 
   __device__ void release() {
@@ -545,29 +621,42 @@ struct Consumer {
     to_free = 0;
   }
 
-  // By a row of the step's scales.
-  __device__ void grid_of(uint32_t stage, int row, Grid& grid) const {
+  __device__ void advance() {
+    to_free = full + 8;
+    stage += S::kSplitK * S::kStageBytes;
+    full += 16 * S::kSplitK;
+    if (stage >= end) {
+      stage -= static_cast<uint32_t>(ring.stages) * S::kStageBytes;
+      full -= 16 * static_cast<uint32_t>(ring.stages);
+      phase ^= 1;
+    }
+    ready = sm90::barrier_is_done(full, phase);
+  }
+
+  // By a row of a step's scales.
+  __device__ void grid_of(uint32_t at, int row, Grid& grid) const {
     if constexpr (!kOnSums) {
-      grid.scale[0] = grid.scale[1] = 0x3f803f80u;
-      if (!w.scale_at_end) {
-        bf16_scales_of(sm90::load_shared_u32(stage + scale_at + row * 128), w.scales_are_bf16,
-                       grid.scale);
+      grid.scale[0] = (Powers<kBits>::kUndo & 0xffffu) * 0x10001u;
+      grid.scale[1] = (Powers<kBits>::kUndo >> 16) * 0x10001u;
+      if (w.scale_at_end == 0) {
+        bf16_scales_of<kBits>(sm90::load_shared_u32(at + scale_at + row * 128),
+                              w.scales_are_bf16 != 0, grid.scale);
       }
     }
-    grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
-    if (w.zeros != nullptr) {
-      zeros_of<kBits>(sm90::load_shared_u16(stage + zero_at + row * 64), grid.zero);
+    default_zeros<kBits>(grid.zero);
+    if (w.has_zeros != 0) {
+      zeros_of<kBits>(sm90::load_shared_u16(at + zero_at + row * 64), grid.zero);
     }
   }
 
   // Of block b of the step, for inputs [32 half, 32 half + 32).
-  __device__ void grid_of(uint32_t stage, int b, int half, Grid& grid) const {
+  __device__ void grid_of(uint32_t at, int b, int half, Grid& grid) const {
     if constexpr (kOnSums) {
-      if (b == 0 && half == 0) grid_of(stage, 0, grid);
+      if (b == 0 && half == 0) grid_of(at, 0, grid);
     } else if (half == 0) {
-      grid_of(stage, b * 2 * w.scale_rows / 4, grid);
+      grid_of(at, b * 2 * w.scale_rows / 4, grid);
     } else if (w.scale_rows == 4) {
-      grid_of(stage, 2 * b + 1, grid);
+      grid_of(at, 2 * b + 1, grid);
     }
   }
 
@@ -588,54 +677,53 @@ struct Consumer {
       if constexpr (kOnSums) group[j] = 0;
     }
     for (int step = g.begin + turn; step < g.end; step += S::kSplitK) {
-      sm90::barrier_wait(ring.full(s), phase);
-      const uint32_t stage = ring.stage(s);
-      const uint32_t x = sm90::describe_tile(stage);
+      if (!ready) sm90::barrier_wait(full, phase);
+      // The same in all lanes, which the compiler sees by this: descriptions are uniform registers.
+      const uint32_t at = __shfl_sync(0xffffffffu, stage, 0);
+      const uint32_t x = sm90::describe_tile(at);
+      uint32_t codes[kStepBlocks][kBits];
 #pragma unroll
-      for (int b = 0; b < kStepBlocks; ++b) {
-        uint32_t codes[kBits];
-#pragma unroll
-        for (int q = 0; q < kBits / 4; ++q) {
-          const uint4 v = sm90::load_shared(stage + codes_at + b * S::kTileBytes + 16 * q);
-          codes[4 * q] = v.x, codes[4 * q + 1] = v.y;
-          codes[4 * q + 2] = v.z, codes[4 * q + 3] = v.w;
-        }
+      for (int q = 0; q < kStepBlocks * kBits / 4; ++q) {
+        const int b = q / (kBits / 4);
+        const uint4 v = sm90::load_shared(at + codes_at + b * S::kTileBytes + q % (kBits / 4) * 16);
+        uint32_t* to = &codes[b][q % (kBits / 4) * 4];
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+      }
+      uint32_t pair = 0;
+      if constexpr (kOnSums) pair = sm90::load_shared_u32(at + scale_at);
         // A half's weights are made while the tensor cores have those of the one before.
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          grid_of(stage, b, half, grid);
+      for (int c = 0; c < 2 * kStepBlocks; ++c) {
+        const int b = c / 2, half = c % 2;
+        grid_of(at, b, half, grid);
 #pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            fragment<kBits, !kOnSums>(codes, 2 * half + j, grid, w.zeros != nullptr, a[half][j]);
-          }
-          if constexpr (kOnSums) {
-            if (b == 0 && half == 0) {  // the sums of the group before are done
-              const uint32_t pair = sm90::load_shared_u32(stage + scale_at);
-              sm90::wgmma_wait<0>();
-              sm90::keep(group);
-              add(d, group, scale);
-              scale = w4_scales(pair, w.scales_are_bf16);
-            }
-          }
-          sm90::wgmma_fence();
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int at = b * S::kXBlockBytes + (2 * half + j) * 32;
-            const uint32_t tile = x + (at >> 4);
-            if constexpr (kOnSums) {
-              sm90::wgmma(group, a[half][j], tile, at != 0);
-            } else {
-              sm90::wgmma(d, a[half][j], tile, 1);
-            }
-          }
-          sm90::wgmma_commit();
-          sm90::wgmma_wait<1>();
-          if (b == 0 && half == 0) release();
+        for (int j = 0; j < 2; ++j) {
+          fragment<kBits, !kOnSums>(codes[b], 2 * half + j, grid, w.has_zeros != 0, a[half][j]);
         }
+        if constexpr (kOnSums) {
+          if (c == 0) {  // the sums of the group before are done
+            sm90::wgmma_wait<0>();
+            sm90::keep(group);
+            add(d, group, scale);
+            scale = f32_scales_of<kBits>(pair, w.scales_are_bf16 != 0);
+          }
+        }
+        sm90::wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int from = b * S::kXBlockBytes + (2 * half + j) * 32;
+          const uint32_t tile = x + (from >> 4);
+          if constexpr (kOnSums) {
+            sm90::wgmma(group, a[half][j], tile, from != 0);
+          } else {
+            sm90::wgmma(d, a[half][j], tile, 1);
+          }
+        }
+        sm90::wgmma_commit();
+        sm90::wgmma_wait<1>();
+        if (c == 0) release();
+        if (c == 2) advance();
       }
-      to_free = ring.empty(s);
-      s += S::kSplitK;
-      if (s >= ring.stages) s -= ring.stages, phase ^= 1;
     }
     sm90::wgmma_wait<0>();
     release();
@@ -662,8 +750,13 @@ struct Consumer {
         continue;
       }
       if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
+      if (w.through_memory != 0 &&
+          !Out::leave_and_gather(w, g.tile, static_cast<int>(blockIdx.x) % w.split,
+                                 ring.barriers + kBarrierBytes - 4, d)) {
+        return;
+      }
       if (w.scale_at_end) Out::scale(w, first_row / kStrip + strip, d);
-      if (S::kSplitK > 1 || w.split > 1) {
+      if (S::kSplitK > 1 || (w.split > 1 && w.through_memory == 0)) {
         Out::stage(ring.stage(0), in_tile, d);
         sm90::cluster_sync();
         Out::add_cluster(w, ring.stage(0), first_row, token);
@@ -695,7 +788,7 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
   if (producer >= 0) {
     sm90::give_registers<S::kProducerRegisters>();
     Producer<S>(w, &x_map, ring).run(producer / 32);
-    if (S::kSplitK > 1 || w.split > 1) {
+    if (S::kSplitK > 1 || (w.split > 1 && w.through_memory == 0)) {
       __syncwarp();
       sm90::cluster_sync();
       sm90::cluster_sync();
@@ -766,6 +859,7 @@ void describe_weight(const W4Args& args, Work& w) {
   w.codes = static_cast<const uint8_t*>(args.codes);
   w.scales = static_cast<const uint8_t*>(args.scales);
   w.zeros = static_cast<const uint8_t*>(args.zeros);
+  w.has_zeros = args.zeros != nullptr;
   w.scales_are_bf16 = args.scales_are_bf16;
   w.n = args.n;
   w.blocks = div_up(args.k, kBlock);
@@ -844,13 +938,21 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  if (choice.split_k > 1 && choice.split == 0) return false;
+  if (choice.split_k > 1 && (choice.split == 0 || choice.through_memory)) return false;
+  if (choice.through_memory) {
+    const int64_t tiles = int64_t{div_up(args.n, choice.rows)} * div_up(args.m, choice.tokens);
+    if (choice.split < 2 || tiles > kMostBlocks ||
+        tiles * choice.split * choice.rows * choice.tokens > kProcessors * 256 * 128) {
+      return false;
+    }
+  }
   return choice.split < 2 || choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks);
 }
 
 size_t w4_workspace(int multiprocessors) {
   // Sums of 256 x 128 outputs a block, or of two smaller ones.
-  return kFlagBytes + static_cast<size_t>(multiprocessors) * 256 * 128 * sizeof(float);
+  return kFlagBytes +
+         static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
 }
 
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
@@ -893,6 +995,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   int blocks = 0;
   if (choice.split > 1 || choice.split_k > 1) {
     w.split = choice.split;
+    w.through_memory = choice.through_memory;
     blocks = w.tiles * w.split;
   } else {
     w.split = 1;
@@ -908,8 +1011,10 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   const int most = (c.shared + 1024) / v.per_processor - 1024;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
   while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
-  if (w.stages % choice.split_k != 0 && w.stages > 1) --w.stages;
-  if ((choice.split > 1 || choice.split_k > 1) && w.stages * v.stage_bytes < v.sum_bytes) {
+  w.stages -= w.stages % choice.split_k;
+  w.stages = max(w.stages, 2 * choice.split_k);  // a stage is freed when the next one is begun
+  const bool sums_in_ring = choice.split_k > 1 || (choice.split > 1 && !choice.through_memory);
+  if (sums_in_ring && w.stages * v.stage_bytes < v.sum_bytes) {
     w.stages = div_up(v.sum_bytes, v.stage_bytes);
   }
 
@@ -925,7 +1030,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   attribute[1].val.clusterDim.x = static_cast<unsigned>(w.split);
   attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
   config.attrs = attribute;
-  config.numAttrs = w.split > 1 ? 2 : 1;
+  config.numAttrs = w.split > 1 && !choice.through_memory ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 
@@ -966,13 +1071,13 @@ __global__ void __launch_bounds__(256)
       Grid grid;
       const int group = min((block * kBlock + j / 2 * (kBlock / 2)) / w.group, w.groups - 1);
       const int64_t at = (of_strip * w.groups + group) * kStrip + g * 8 + tile * 2;
-      bf16_scales_of(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at), w.scales_are_bf16,
-                     grid.scale);
-      grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
-      if (w.zeros != nullptr)
+      bf16_scales_of<kBits>(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at),
+                            w.scales_are_bf16, grid.scale);
+      default_zeros<kBits>(grid.zero);
+      if (w.has_zeros != 0)
         zeros_of<kBits>(*reinterpret_cast<const uint16_t*>(w.zeros + at), grid.zero);
       uint32_t a[4];
-      fragment<kBits, true>(codes, j, grid, w.zeros != nullptr, a);
+      fragment<kBits, true>(codes, j, grid, w.has_zeros != 0, a);
       pair[0][2 * j] = a[0], pair[1][2 * j] = a[1];
       pair[0][2 * j + 1] = a[2], pair[1][2 * j + 1] = a[3];
     }
@@ -1005,7 +1110,7 @@ cudaError_t launch_w4_panel(const W4Args& args, int first, int rows, __nv_bfloat
   describe_weight(args, w);
   const int strips = div_up(rows, kStrip);
   const int64_t warps = int64_t{strips} * w.blocks * 4;
-  const auto blocks = static_cast<unsigned>(min((warps + 7) / 8, int64_t{132 * 32}));
+  const auto blocks = static_cast<unsigned>(min((warps + 7) / 8, int64_t{kProcessors * 32}));
   make_panel<4><<<blocks, 256, 0, args.stream>>>(w, first / kStrip, strips, rows, panel, ldp);
   return cudaGetLastError();
 }

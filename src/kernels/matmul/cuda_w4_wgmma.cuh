@@ -17,7 +17,9 @@ struct W4Choice {
       false;        // scales multiply f32 sums (groups of a multiple of 128), else bf16 weights
   int split_k = 1;  // 2: two warpgroups of a block share rows and take inputs in turn
   int split = 0;    // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of work for all blocks
-  int stages = 0;   // of the ring; 0: as many as fit
+  bool through_memory =
+      false;       // a split's blocks add their sums in the workspace, not as a cluster
+  int stages = 0;  // of the ring; 0: as many as fit
 };
 
 // The fastest choice known.
