@@ -171,6 +171,13 @@ __device__ inline uint32_t load_shared_u16(uint32_t address) {
   return v;
 }
 
+__device__ inline void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ inline void store_shared_u32(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
 // wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight rows
 // are 1024 bytes): the low word, and the high one, which is the same for all. Steps along a row add
 // to the low one by 16 bytes.

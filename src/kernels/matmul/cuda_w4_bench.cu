@@ -484,6 +484,7 @@ int time_all(const char* path, int bits) {
     };
     for (const int m : ms) {
       if (few && (m == 17 || m == 2048)) continue;
+      if (bits == 8 && m != 32 && m != 128 && m != 1024) continue;
       a.m = m;
       const int calls = m >= 1024 ? std::max(copies / 4, 4) : std::max(copies, 24);
       std::vector<std::pair<double, std::string>> found;

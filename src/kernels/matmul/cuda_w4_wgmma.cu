@@ -524,7 +524,7 @@ struct Sums {
       const bool last = count + 1 == static_cast<uint32_t>(w.split);
       if (last) w.flags[tile] = 0;  // for the next launch
       __threadfence();
-      asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag), "r"(last ? 1u : 0u) : "memory");
+      sm90::store_shared_u32(flag, last ? 1u : 0u);
     }
     sm90::sync_some(1, S::kConsumers);
     if (sm90::load_shared_u32(flag) == 0) return false;
@@ -562,7 +562,7 @@ struct Sums {
     for (int j = 0; j < kCount; ++j) {
       const int token = j / 4 * 8 + threadIdx.x % 4 * 2 + j % 2;
       const uint32_t to = at + (token * S::kLd + row + j / 2 % 2 * 8) * 4;
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(d[j]) : "memory");
+      sm90::store_shared(to, d[j]);
     }
   }
   static __device__ void add_cluster(const Work& w, uint32_t at, int first_row, int first_token) {
@@ -834,7 +834,10 @@ constexpr Variant kVariants[] = {
     variant<64, 4, 1, true, 4, 1>(),   variant<64, 2, 2, true, 4, 1>(),
     variant<64, 4, 1, false, 4, 1>(),  variant<128, 2, 1, true, 4, 1>(),
     variant<128, 2, 1, false, 4, 1>(), variant<128, 4, 1, false, 4, 1>(),
-    variant<256, 2, 1, false, 4, 1>(),
+    variant<256, 2, 1, false, 4, 1>(), variant<32, 4, 1, true, 8, 1>(),
+    variant<64, 4, 1, true, 8, 1>(),   variant<64, 4, 1, false, 8, 1>(),
+    variant<128, 2, 1, true, 8, 1>(),  variant<128, 2, 1, false, 8, 1>(),
+    variant<256, 2, 1, false, 8, 1>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -1111,7 +1114,8 @@ cudaError_t launch_w4_panel(const W4Args& args, int first, int rows, __nv_bfloat
   const int strips = div_up(rows, kStrip);
   const int64_t warps = int64_t{strips} * w.blocks * 4;
   const auto blocks = static_cast<unsigned>(min((warps + 7) / 8, int64_t{kProcessors * 32}));
-  make_panel<4><<<blocks, 256, 0, args.stream>>>(w, first / kStrip, strips, rows, panel, ldp);
+  const auto make = args.bits == 4 ? make_panel<4> : make_panel<8>;
+  make<<<blocks, 256, 0, args.stream>>>(w, first / kStrip, strips, rows, panel, ldp);
   return cudaGetLastError();
 }
 
