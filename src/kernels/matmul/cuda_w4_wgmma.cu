@@ -51,7 +51,6 @@ struct Work {
   int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
   int tiles;
   int split;
-  int through_memory;  // the blocks of a split are no cluster
   int stages;
   float4* partial;
   uint32_t* flags;
@@ -107,19 +106,18 @@ class Segments {
   int whole_ = 0;
 };
 
-// What a block computes at a time: kStrips x 64 rows, kTokens tokens. kSplitK warpgroups share a
-// strip and take steps in turn. kOnSums: scales multiply f32 sums, else bf16 weights.
-template <int kTokens_, int kStrips_, int kSplitK_, bool kOnSums_, int kBits_, int kPerProcessor_>
+// What a block computes at a time: kStrips x 64 rows, kTokens tokens. kOnSums: scales multiply f32
+// sums, else bf16 weights.
+template <int kTokens_, int kStrips_, bool kOnSums_, int kBits_, int kPerProcessor_>
 struct Tile {
   static constexpr int kTokens = kTokens_;
   static constexpr int kStrips = kStrips_;
-  static constexpr int kSplitK = kSplitK_;
   static constexpr bool kOnSums = kOnSums_;
   static constexpr int kBits = kBits_;
   static constexpr int kPerProcessor = kPerProcessor_;
 
   static constexpr int kRows = kStrip * kStrips;
-  static constexpr int kConsumers = 128 * kStrips * kSplitK;  // threads
+  static constexpr int kConsumers = 128 * kStrips;  // threads
   static constexpr int kThreads = kConsumers + 128;
   // Registers of a thread; a warpgroup gives others what it does not need.
   static constexpr bool kMany = kConsumers * kPerProcessor > 256;
@@ -505,43 +503,6 @@ struct Sums {
     }
   }
 
-  // Every block of a split leaves its sums; true in the last one, which then has all, added in the
-  // order of the blocks.
-  static __device__ bool leave_and_gather(const Work& w, int tile, int rank, uint32_t flag,
-                                          Registers& d) {
-    float4* const at =
-        w.partial + static_cast<int64_t>(tile) * w.split * kQuads * S::kConsumers + threadIdx.x;
-    float4* mine = at + rank * kQuads * S::kConsumers;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      __stcg(mine + i * S::kConsumers,
-             make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
-    }
-    __threadfence();
-    sm90::sync_some(1, S::kConsumers);
-    if (threadIdx.x == 0) {
-      const uint32_t count = atomicAdd(w.flags + tile, 1u);
-      const bool last = count + 1 == static_cast<uint32_t>(w.split);
-      if (last) w.flags[tile] = 0;  // for the next launch
-      __threadfence();
-      sm90::store_shared_u32(flag, last ? 1u : 0u);
-    }
-    sm90::sync_some(1, S::kConsumers);
-    if (sm90::load_shared_u32(flag) == 0) return false;
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) d[j] = 0;
-#pragma unroll 1
-    for (int r = 0; r < w.split; ++r) {
-      const float4* from = at + r * kQuads * S::kConsumers;
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        const float4 v = __ldcg(from + i * S::kConsumers);
-        d[4 * i] += v.x, d[4 * i + 1] += v.y, d[4 * i + 2] += v.z, d[4 * i + 3] += v.w;
-      }
-    }
-    return true;
-  }
-
   // d *= the scales of rows that are strip's and of row + 8.
   static __device__ void scale(const Work& w, int strip, Registers& d) {
     const int lane = threadIdx.x % 32;
@@ -553,11 +514,9 @@ struct Sums {
     for (int j = 0; j < kCount; ++j) d[j] *= j / 2 % 2 == 0 ? s.x : s.y;
   }
 
-  // The blocks of a cluster, and the warpgroups that share a strip, add their sums, each block for
-  // its share of the tokens. All consumers.
+  // The blocks of a cluster add their sums, each for its share of the tokens. All consumers.
   static __device__ void stage(uint32_t at, int row, const Registers& d) {
     sm90::sync_some(1, S::kConsumers);  // nobody reads the ring any more
-    at += threadIdx.x / (128 * S::kStrips) * S::kSumBytes;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const int token = j / 4 * 8 + threadIdx.x % 4 * 2 + j % 2;
@@ -575,12 +534,9 @@ struct Sums {
       if (first_token + token >= w.m || first_row + row >= w.n) continue;
       float4 sum = make_float4(0, 0, 0, 0);
       for (int p = 0; p < w.split; ++p) {
-#pragma unroll
-        for (int part = 0; part < S::kSplitK; ++part) {
-          const float4 v = sm90::load_of_cluster(
-              at + part * S::kSumBytes + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
-          sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
+        const float4 v =
+            sm90::load_of_cluster(at + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
+        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
       }
       store_rows(w, first_row + row, first_token + token, sum);
     }
@@ -598,9 +554,7 @@ struct Consumer {
 
   const Work& w;
   const Ring<S>& ring;
-  const int wg = static_cast<int>(threadIdx.x) / 128;
-  const int strip = wg % S::kStrips;
-  const int turn = S::kSplitK == 1 ? 0 : wg / S::kStrips;  // whose it is
+  const int strip = static_cast<int>(threadIdx.x) / 128;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // A lane's codes, scales and zeros in a stage.
@@ -609,8 +563,8 @@ struct Consumer {
   const int scale_at = S::kScalesAt + strip * S::kScaleRows * 128 + lane / 4 * 16 + warp * 4;
   const int zero_at = S::kZerosAt + strip * S::kScaleRows * 64 + lane / 4 * 8 + warp * 2;
   // The stage at hand and its barrier.
-  uint32_t stage = ring.stage(turn);
-  uint32_t full = ring.full(turn);
+  uint32_t stage = ring.stage(0);
+  uint32_t full = ring.full(0);
   const uint32_t end = ring.stage(ring.stages);
   uint32_t phase = 0;
   bool ready = false;    // seen to be full
@@ -623,8 +577,8 @@ struct Consumer {
 
   __device__ void advance() {
     to_free = full + 8;
-    stage += S::kSplitK * S::kStageBytes;
-    full += 16 * S::kSplitK;
+    stage += S::kStageBytes;
+    full += 16;
     if (stage >= end) {
       stage -= static_cast<uint32_t>(ring.stages) * S::kStageBytes;
       full -= 16 * static_cast<uint32_t>(ring.stages);
@@ -676,7 +630,7 @@ struct Consumer {
       d[j] = 0;
       if constexpr (kOnSums) group[j] = 0;
     }
-    for (int step = g.begin + turn; step < g.end; step += S::kSplitK) {
+    for (int step = g.begin; step < g.end; ++step) {
       if (!ready) sm90::barrier_wait(full, phase);
       // The same in all lanes, which the compiler sees by this: descriptions are uniform registers.
       const uint32_t at = __shfl_sync(0xffffffffu, stage, 0);
@@ -750,13 +704,8 @@ struct Consumer {
         continue;
       }
       if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
-      if (w.through_memory != 0 &&
-          !Out::leave_and_gather(w, g.tile, static_cast<int>(blockIdx.x) % w.split,
-                                 ring.barriers + kBarrierBytes - 4, d)) {
-        return;
-      }
       if (w.scale_at_end) Out::scale(w, first_row / kStrip + strip, d);
-      if (S::kSplitK > 1 || (w.split > 1 && w.through_memory == 0)) {
+      if (w.split > 1) {
         Out::stage(ring.stage(0), in_tile, d);
         sm90::cluster_sync();
         Out::add_cluster(w, ring.stage(0), first_row, token);
@@ -788,7 +737,7 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
   if (producer >= 0) {
     sm90::give_registers<S::kProducerRegisters>();
     Producer<S>(w, &x_map, ring).run(producer / 32);
-    if (S::kSplitK > 1 || (w.split > 1 && w.through_memory == 0)) {
+    if (w.split > 1) {
       __syncwarp();
       sm90::cluster_sync();
       sm90::cluster_sync();
@@ -816,28 +765,24 @@ struct Variant {
   int sum_bytes;
 };
 
-template <int kTokens, int kStrips, int kSplitK, bool kOnSums, int kBits, int kPerProcessor>
+template <int kTokens, int kStrips, bool kOnSums, int kBits, int kPerProcessor>
 constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kSplitK, kOnSums, kBits, kPerProcessor>;
-  return {{S::kRows, kTokens, kOnSums, kSplitK},
+  using S = Tile<kTokens, kStrips, kOnSums, kBits, kPerProcessor>;
+  return {{S::kRows, kTokens, kOnSums},
           kBits,
           kPerProcessor,
           S::kThreads,
           multiply<S>,
           S::kStageBytes,
-          S::kSumBytes * kSplitK};
+          S::kSumBytes};
 }
 
 constexpr Variant kVariants[] = {
-    variant<32, 2, 1, true, 4, 2>(),   variant<32, 4, 1, true, 4, 1>(),
-    variant<32, 2, 2, true, 4, 1>(),   variant<64, 2, 1, true, 4, 1>(),
-    variant<64, 4, 1, true, 4, 1>(),   variant<64, 2, 2, true, 4, 1>(),
-    variant<64, 4, 1, false, 4, 1>(),  variant<128, 2, 1, true, 4, 1>(),
-    variant<128, 2, 1, false, 4, 1>(), variant<128, 4, 1, false, 4, 1>(),
-    variant<256, 2, 1, false, 4, 1>(), variant<32, 4, 1, true, 8, 1>(),
-    variant<64, 4, 1, true, 8, 1>(),   variant<64, 4, 1, false, 8, 1>(),
-    variant<128, 2, 1, true, 8, 1>(),  variant<128, 2, 1, false, 8, 1>(),
-    variant<256, 2, 1, false, 8, 1>(),
+    variant<32, 2, true, 4, 2>(),   variant<32, 4, true, 4, 1>(),   variant<64, 2, true, 4, 1>(),
+    variant<64, 4, true, 4, 1>(),   variant<64, 4, false, 4, 1>(),  variant<128, 2, true, 4, 1>(),
+    variant<128, 2, false, 4, 1>(), variant<128, 4, false, 4, 1>(), variant<256, 2, false, 4, 1>(),
+    variant<32, 4, true, 8, 1>(),   variant<64, 4, true, 8, 1>(),   variant<64, 4, false, 8, 1>(),
+    variant<128, 2, true, 8, 1>(),  variant<128, 2, false, 8, 1>(), variant<256, 2, false, 8, 1>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -848,8 +793,7 @@ int scale_rows_of(const W4Args& args) {
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
     if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
-        v.choice.on_sums == choice.on_sums && v.choice.split_k == choice.split_k &&
-        v.bits == args.bits) {
+        v.choice.on_sums == choice.on_sums && v.bits == args.bits) {
       return &v;
     }
   }
@@ -941,14 +885,6 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  if (choice.split_k > 1 && (choice.split == 0 || choice.through_memory)) return false;
-  if (choice.through_memory) {
-    const int64_t tiles = int64_t{div_up(args.n, choice.rows)} * div_up(args.m, choice.tokens);
-    if (choice.split < 2 || tiles > kMostBlocks ||
-        tiles * choice.split * choice.rows * choice.tokens > kProcessors * 256 * 128) {
-      return false;
-    }
-  }
   return choice.split < 2 || choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks);
 }
 
@@ -959,14 +895,39 @@ size_t w4_workspace(int multiprocessors) {
 }
 
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
+  const bool sums = scale_rows_of(args) == 1;
+  const auto tiles = [&](int rows, int tokens) {
+    return div_up(args.n, rows) * div_up(args.m, tokens);
+  };
+  const bool few_rows = tiles(256, args.m) * 2 < multiprocessors;
+  const bool short_rows = args.k <= 6144;
   W4Choice c;
-  c.tokens = args.m <= 32 ? 32 : args.m <= 64 ? 64 : args.m <= 128 ? 128 : 256;
-  c.on_sums = c.tokens <= 64 && scale_rows_of(args) == 1;
-  const int tiles = div_up(args.n, c.rows) * div_up(args.m, c.tokens);
-  if (tiles * 2 <= multiprocessors) {
-    c.split = 2;
-    while (c.split < 8 && tiles * c.split * 2 <= multiprocessors) c.split *= 2;
+  c.on_sums = sums;
+  if (args.m <= 32 && sums) {
+    c.tokens = 32;
+    if (few_rows && short_rows && args.bits == 4) {
+      c.split = 4;
+    } else {
+      c.rows = 256;
+    }
+  } else if (args.m <= 64 || (args.m <= 128 && few_rows && short_rows && sums && args.bits == 4)) {
+    c.tokens = 64;
+    if (args.m > 64) c.split = 2;
+    if (!few_rows || !sums || args.bits == 8) c.rows = 256;
+  } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
+    c.tokens = 128;
+    if (args.m > 128) c.split = 2;
+    if (tiles(256, 128) * 2 > multiprocessors * 3 && args.bits == 4)
+      c.rows = 256, c.on_sums = false;
+  } else {
+    c.tokens = 256;
+    c.on_sums = false;
+    const int count = tiles(c.rows, c.tokens);
+    if (count * 2 <= multiprocessors) c.split = 2;
+    if (count <= multiprocessors && count * 10 > multiprocessors * 9) c.split = 1;
   }
+  // Clusters that do not fit at once take turns.
+  if (c.split > 1 && tiles(c.rows, c.tokens) * c.split > multiprocessors) c.split = 0;
   if (!w4_can(args, c)) c.split = 0;
   return c;
 }
@@ -996,9 +957,8 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
 
   int blocks = 0;
-  if (choice.split > 1 || choice.split_k > 1) {
+  if (choice.split > 1) {
     w.split = choice.split;
-    w.through_memory = choice.through_memory;
     blocks = w.tiles * w.split;
   } else {
     w.split = 1;
@@ -1014,10 +974,8 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   const int most = (c.shared + 1024) / v.per_processor - 1024;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
   while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
-  w.stages -= w.stages % choice.split_k;
-  w.stages = max(w.stages, 2 * choice.split_k);  // a stage is freed when the next one is begun
-  const bool sums_in_ring = choice.split_k > 1 || (choice.split > 1 && !choice.through_memory);
-  if (sums_in_ring && w.stages * v.stage_bytes < v.sum_bytes) {
+  w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
+  if (w.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
     w.stages = div_up(v.sum_bytes, v.stage_bytes);
   }
 
@@ -1033,7 +991,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   attribute[1].val.clusterDim.x = static_cast<unsigned>(w.split);
   attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
   config.attrs = attribute;
-  config.numAttrs = w.split > 1 && !choice.through_memory ? 2 : 1;
+  config.numAttrs = w.split > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 
