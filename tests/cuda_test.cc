@@ -1,5 +1,7 @@
 // A whole model on a card: every golden folder's logits against the CPU's, the greedy text of the
 // packaged model. Without a card these tests say so and are skipped.
+#include "device/cuda.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +104,9 @@ std::vector<float> logits_of(const Model& model, const std::vector<int32_t>& tok
 }
 
 // Activations that a checkpoint rounds may fall to either side of the middle between two codes when
-// a sum differs in its last bit; such a token then differs by a step of the grid.
+// a sum differs in its last bit; such a token then differs by a step of the grid. The CPU's own
+// instruction sets part there, too (fp8/channel_1d_bf16_scales), so that a card may agree with
+// either.
 bool rounds_activations(const Plan& plan) {
   return std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const LayerPlan& layer) { return layer.activation != "float"; });
@@ -118,14 +122,24 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
     if (!cpu || !card) continue;
     const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
     const std::vector<float> want = logits_of(*cpu, tokens, false);
+    std::vector<float> want_of_reference;
+    if (rounds_activations(cpu->plan())) {
+      Options how = options("cpu", "exact");
+      how.isa = "reference";
+      auto reference = Model::load(path, how);
+      ASSERT_TRUE(reference) << reference.error().message;
+      want_of_reference = logits_of(*reference, tokens, false);
+    }
     for (const bool each : {false, true}) {  // prefill, then decode
       const std::vector<float> got = logits_of(*card, tokens, each);
       if (got.size() != want.size()) {
         ADD_FAILURE() << got.size() << " logits, not " << want.size();
         continue;
       }
-      const Difference d = difference(got, want);
+      Difference d = difference(got, want);
       if (rounds_activations(cpu->plan())) {
+        const Difference other = difference(got, want_of_reference);
+        if (other.mean < d.mean) d = other;
         EXPECT_LE(d.mean, 0.02 * d.typical) << (each ? "decode" : "prefill");
       } else {
         EXPECT_LE(d.most, kTolerance * d.typical) << (each ? "decode" : "prefill");
@@ -140,9 +154,13 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
 // bf16 keeps 8 bits, so that factors are off by 2^-9. What these small random models make of that
 // was computed in float64 with weights and inputs rounded so: for gptq/b4_g32 4 % of a typical
 // logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
-// %.
+// %. Where a checkpoint rounds inputs, few of them fall to other codes, which tells most in
+// fp8/tensor_static: there a cache of f16 alone makes 6 % on a CPU.
 TEST_F(OnCard, fast_logits_are_near) {
-  for (const char* folder : {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block"}) {
+  for (const char* folder :
+       {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block", "fp8/tensor_dynamic",
+        "fp8/tensor_static", "fp8/channel_dynamic", "compressed_tensors/fp8_token",
+        "w8a8_int8/dynamic", "architectures/fp8_phi3_parts"}) {
     SCOPED_TRACE(folder);
     const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
     auto cpu = Model::load(path, options("cpu", "exact"));
@@ -200,6 +218,69 @@ TEST_F(OnCard, greedy_text_is_the_cpus) {
   }
 }
 
+// The recorded step against kernels that are started one by one, past the border of a page.
+TEST_F(OnCard, recorded_steps_are_the_same_steps) {
+  for (const char* folder : {"gptq/b4_g32", "unquantized/bf16_untied"}) {
+    SCOPED_TRACE(folder);
+    const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/" + folder;
+    Options how = options("cuda", "fast");
+    how.ctx = 600;
+    auto recorded = Model::load(path, how);
+    how.enforce_eager = true;
+    auto eager = Model::load(path, how);
+    ASSERT_TRUE(recorded && eager);
+    const std::vector<int32_t> prompt = some_tokens(eager->vocab_size(), 24);
+    GenerateOptions sampling;
+    sampling.max_tokens = 500;
+    sampling.temperature = 0.9f;
+    sampling.repeat_penalty = 1.1f;
+    sampling.ignore_eos = true;
+    Session a(*recorded);
+    Session b(*eager);
+    auto made_a = a.generate(prompt, sampling);
+    auto made_b = b.generate(prompt, sampling);
+    ASSERT_TRUE(made_a) << made_a.error().message;
+    ASSERT_TRUE(made_b) << made_b.error().message;
+    EXPECT_EQ(made_a->tokens.size(), 500u);
+    EXPECT_EQ(made_a->tokens, made_b->tokens);
+  }
+}
+
+TEST_F(OnCard, keys_and_values_of_8_bits) {
+  const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32";
+  for (const char* type : {"fp8_e4m3", "fp8_e5m2", "int8"}) {
+    SCOPED_TRACE(type);
+    Options on_cpu = options("cpu", "exact");
+    Options on_card = options("cuda", "exact");
+    on_cpu.kv_cache_dtype = on_card.kv_cache_dtype = type;
+    auto cpu = Model::load(path, on_cpu);
+    auto card = Model::load(path, on_card);
+    ASSERT_TRUE(cpu) << cpu.error().message;
+    ASSERT_TRUE(card) << card.error().message;
+    const std::vector<int32_t> tokens = some_tokens(cpu->vocab_size(), 24);
+    const std::vector<float> want = logits_of(*cpu, tokens, false);
+    for (const bool each : {false, true}) {
+      // A key may fall to the other side of the middle between two codes.
+      const Difference d = difference(logits_of(*card, tokens, each), want);
+      EXPECT_LE(d.mean, 0.02 * d.typical) << (each ? "decode" : "prefill");
+    }
+  }
+}
+
+TEST_F(OnCard, scores_of_a_text_are_the_cpus) {
+  const auto path = find_packaged_model("smollm2");
+  if (!path) GTEST_SKIP() << "smollm2 is not there; ./quickstart fetches it";
+  auto cpu = Model::load(*path, options("cpu", "exact"));
+  auto card = Model::load(*path, options("cuda", "exact"));
+  ASSERT_TRUE(cpu && card);
+  const char* text = "The river was long and the boat was slow, so they talked of home all day.";
+  auto want = evaluate(*cpu, text, 64);
+  auto got = evaluate(*card, text, 64);
+  ASSERT_TRUE(want && got);
+  EXPECT_EQ(got->predictions, want->predictions);
+  EXPECT_NEAR(got->perplexity, want->perplexity, 1e-3 * want->perplexity);
+}
+
 TEST_F(OnCard, a_second_sequence_does_not_disturb_the_first) {
   const std::string path = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/gptq/b4_g32";
   auto card = Model::load(path, options("cuda", "exact"));
@@ -219,6 +300,46 @@ TEST_F(OnCard, a_second_sequence_does_not_disturb_the_first) {
   EXPECT_LE(d.most, kTolerance * d.typical);
 }
 
+TEST_F(OnCard, memory_that_runs_out_leaves_a_session_as_it_was) {
+  Options how = options("cuda", "exact");
+  how.ctx = 1024;
+  auto card =
+      Model::load(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/unquantized/bf16_untied", how);
+  ASSERT_TRUE(card) << card.error().message;
+  const std::vector<int32_t> few = some_tokens(card->vocab_size(), 3);
+  const std::vector<int32_t> many = some_tokens(card->vocab_size(), 400);
+  std::vector<float> want;
+  {
+    auto fresh =
+        Model::load(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/unquantized/bf16_untied", how);
+    ASSERT_TRUE(fresh);
+    Session session(*fresh);
+    ASSERT_TRUE(session.logits(few));
+    auto rows = session.logits(many);
+    ASSERT_TRUE(rows) << rows.error().message;
+    want = rows->values;
+  }
+  Session session(*card);
+  ASSERT_TRUE(session.logits(few));
+  {
+    auto hog = device::Cuda::open(0);
+    ASSERT_TRUE(hog) << hog.error().message;
+    std::vector<void*> held;
+    for (size_t bytes = size_t{64} << 30; bytes >= 512; bytes /= 2) {
+      while (void* memory = (*hog)->allocate(bytes)) held.push_back(memory);
+    }
+    const auto refused = session.logits(many);
+    for (void* memory : held) (*hog)->release(memory);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    std::printf("%s\n", refused.error().message.c_str());
+  }
+  EXPECT_EQ(session.position(), 3);
+  auto rows = session.logits(many);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_EQ(rows->values, want);
+}
+
 // ---- on any machine
 
 TEST(cuda_plan, is_made_for_an_h200_where_there_is_no_card) {
@@ -229,9 +350,10 @@ TEST(cuda_plan, is_made_for_an_h200_where_there_is_no_card) {
   EXPECT_TRUE(plan->problems.empty());
   EXPECT_NE(plan->hardware.find("NVIDIA"), std::string::npos) << plan->hardware;
   for (const LayerPlan& layer : plan->layers) {
-    EXPECT_EQ(layer.packing, "cuda");
+    EXPECT_EQ(layer.packing, layer.scheme == "unquantized" ? "cuda" : "cuda_tiles");
     ASSERT_FALSE(layer.kernels.empty());
-    EXPECT_EQ(layer.kernels[0].kernel, "matvec_f32_any_f32_cuda");
+    EXPECT_EQ(layer.kernels[0].kernel,
+              layer.packing == "cuda" ? "matvec_f32_any_f32_cuda" : "matvec_bf16_int_f32_sm90");
   }
 }
 

@@ -102,7 +102,7 @@ OptionGroup model_options(Options& options) {
           choice("--load-strategy", "how files are read", &options.load_strategy,
                  {"lazy", "eager", "prefetch"}),
           {"--no-mmap", "", "read files instead of mapping them", Switch{&options.mmap, false}},
-          {"--enforce-eager", "", "no CUDA graphs", Switch{&options.enforce_eager}},
+          {"--enforce-eager", "", "on a card: no CUDA graphs", Switch{&options.enforce_eager}},
           number("--tp", "ranks that each layer is cut for", &options.tp, "", 1, 4096),
           number("--ep", "ranks that experts are spread over", &options.ep, "", 1, 4096),
           {"--strict", "", "warnings become errors", Switch{&options.strict}},

@@ -15,17 +15,10 @@ namespace nibble {
 namespace {
 
 using generate::Sequence;
+using kernels::log_sum_exp;
 
 Result<Sequence> sequence_of(const Model::Impl& m, int64_t capacity) {
   return Sequence::create(m.decoder, *m.stream, m.ops, capacity);
-}
-
-// log(sum(exp(row))) in double.
-double log_sum_exp(std::span<const float> row) {
-  const double top = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (float v : row) sum += std::exp(static_cast<double>(v) - top);
-  return top + std::log(sum);
 }
 
 // KL(p || q) in nats of the distributions that two rows of logits stand for.
@@ -67,19 +60,23 @@ Result<void> run_window(const Model::Impl& model, const Model::Impl* reference, 
     }));
   }
   NIBBLE_ASSIGN(Sequence sequence, sequence_of(model, static_cast<int64_t>(tokens.size())));
+  if (reference == nullptr) {
+    NIBBLE_ASSIGN(const std::vector<double> scores, sequence.append_scored(tokens));
+    for (const double nll : scores) tally.nll += nll;
+    tally.predictions += static_cast<int64_t>(scores.size());
+    return {};
+  }
   return sequence.append(tokens, [&](int64_t position, std::span<const float> row) {
     const auto at = static_cast<size_t>(position);
     if (at + 1 >= tokens.size()) return true;  // nothing follows: nothing is predicted
     const int32_t next = tokens[at + 1];
     EvalPosition p{window, position, next, log_sum_exp(row) - row[static_cast<size_t>(next)], 0};
-    if (reference != nullptr) {
-      const std::span<const float> ref(reference_rows.data() + at * vocab, vocab);
-      tally.reference_nll += log_sum_exp(ref) - ref[static_cast<size_t>(next)];
-      p.kl = divergence(ref, row);
-      tally.kl += p.kl;
-      tally.agreements += top(ref) == top(row) ? 1 : 0;
-      tally.positions.push_back(p);
-    }
+    const std::span<const float> ref(reference_rows.data() + at * vocab, vocab);
+    tally.reference_nll += log_sum_exp(ref) - ref[static_cast<size_t>(next)];
+    p.kl = divergence(ref, row);
+    tally.kl += p.kl;
+    tally.agreements += top(ref) == top(row) ? 1 : 0;
+    tally.positions.push_back(p);
     tally.nll += p.nll;
     ++tally.predictions;
     return true;
@@ -247,9 +244,11 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
         }
         activation_errors[key(module)] = error.value();
       }));
-  if (run_a.last_logits().size() == run_b.last_logits().size()) {
+  NIBBLE_ASSIGN(const std::span<const float> logits_a, run_a.last_logits());
+  NIBBLE_ASSIGN(const std::span<const float> logits_b, run_b.last_logits());
+  if (logits_a.size() == logits_b.size()) {
     RelativeError error;  // of the head: the logits of the last token
-    error.add(run_a.last_logits(), run_b.last_logits());
+    error.add(logits_a, logits_b);
     activation_errors[key(a.decoder.head().name)] = error.value();
   }
   std::vector<CompareRow> rows;

@@ -16,6 +16,7 @@ struct ParsedOptions {
   bool dummy = false;
   bool prefetch = false;
   bool eager = false;
+  bool enforce_eager = false;
   int card = 0;  // of plan.hardware.gpu, the one to run on
 };
 

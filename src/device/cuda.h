@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cuda_abi.h"
 #include "device/gpu.h"
+#include "device/thread_pool.h"
 #include "nibble/result.h"
 
 namespace nibble::kernels {
@@ -20,7 +23,22 @@ namespace nibble::device {
 
 // The cards of this machine, supported or not. An error when the library is not there, is of
 // another version, or finds no driver; then nothing can run.
+// free_bytes is that of an empty card: see ask_free_memory.
 Result<std::vector<Gpu>> cuda_cards();
+
+// Sets gpu.free_bytes to what card `index` has left now. Takes a context on it, which costs some
+// tenths of a second once.
+Result<void> ask_free_memory(int index, Gpu& gpu);
+
+// The memory of a card ran out where only an exception can say so.
+class CardMemoryRanOut : public std::bad_alloc {
+ public:
+  explicit CardMemoryRanOut(std::string text) : text_(std::move(text)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
 
 class Cuda {
  public:
@@ -35,16 +53,35 @@ class Cuda {
   NibbleCudaContext* context() const { return context_; }
 
   // Memory of the card; null when it has no more. For Memory, which owns it.
-  void* allocate(size_t bytes) { return device_->allocate(context_, bytes); }
-  void release(void* memory) { device_->release(context_, memory); }
+  void* allocate(size_t bytes) {
+    ++generation_;
+    return device_->allocate(context_, bytes);
+  }
+  void release(void* memory) {
+    ++generation_;
+    device_->release(context_, memory);
+  }
+  // Changes whenever memory was taken or given back: addresses that were recorded may be old then.
+  uint64_t generation() const { return generation_; }
 
   void to_device(void* to, const void* from, size_t bytes) {
     device_->to_device(context_, to, from, bytes);
   }
+  // The same through page-locked memory, filled by the threads of `pool`: returns when `from` was
+  // read, which may be before it has arrived.
+  void upload(ThreadPool& pool, void* to, const void* from, size_t bytes);
   // Waits for everything before it; its error is the first one of all that.
   Result<void> to_host(void* to, const void* from, size_t bytes);
 
-  // Like Stream::scratch, on the card.
+  // Waits for everything; the error as above.
+  Result<void> wait();
+  // The rest of NibbleCudaDevice, for Staging and Recording.
+  const NibbleCudaDevice& device() const { return *device_; }
+  // Whether steps are recorded as CUDA graphs (--enforce-eager: not).
+  bool records() const { return records_; }
+  void set_records(bool records) { records_ = records; }
+
+  // Like Stream::scratch, on the card; ends in CardMemoryRanOut.
   std::byte* scratch(int slot, size_t bytes);
 
  private:
@@ -55,7 +92,10 @@ class Cuda {
     size_t size = 0;
   };
   static constexpr int kSlots = 16;
+  Result<void> error() const;
 
+  uint64_t generation_ = 0;
+  bool records_ = true;
   Gpu gpu_;
   const NibbleCudaDevice* device_ = nullptr;
   const kernels::CudaKernels* kernels_ = nullptr;

@@ -111,6 +111,7 @@ Result<Generation> generate(Sequence& sequence, const text::Tokenizer* tokenizer
   Generation out;
   auto start = Clock::now();
   NIBBLE_TRY(sequence.append(prompt, {}, progress));
+  NIBBLE_TRY(sequence.settle());
   out.prompt_seconds = seconds_since(start);
 
   start = Clock::now();
@@ -123,7 +124,7 @@ Result<Generation> generate(Sequence& sequence, const text::Tokenizer* tokenizer
       out.finish = Finish::kLength;
       break;
     }
-    const int32_t id = sampler.sample(sequence.last_logits());
+    NIBBLE_ASSIGN(const int32_t id, sequence.sample(sampler));
     sampler.accept(id);
     if (contains(settings.eos, id)) {
       out.finish = Finish::kEos;

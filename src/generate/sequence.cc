@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "device/cuda.h"
 #include "kernels/sample/sample.h"
 
 namespace nibble::generate {
@@ -25,8 +27,32 @@ Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const
       ops_(ops),
       capacity_(capacity),
       runner_(std::move(runner)),
-      cache_(std::move(cache)),
-      last_logits_(static_cast<size_t>(decoder.spec.vocab)) {}
+      cache_(std::move(cache)) {}
+
+namespace {
+
+// Memory may run out in the middle of a batch, when some layers already hold its tokens: then all
+// of them forget these, and the sequence is what it was.
+class Undo {
+ public:
+  Undo(layers::DecoderCache& cache, std::vector<int32_t>* tokens, int64_t length)
+      : cache_(&cache), tokens_(tokens), length_(length) {}
+  ~Undo() {
+    if (cache_ == nullptr) return;
+    cache_->truncate(length_);
+    if (tokens_ != nullptr) tokens_->resize(static_cast<size_t>(length_));
+  }
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void done() { cache_ = nullptr; }
+
+ private:
+  layers::DecoderCache* cache_;
+  std::vector<int32_t>* tokens_;  // or null
+  int64_t length_;
+};
+
+}  // namespace
 
 Result<void> Sequence::check(std::span<const int32_t> tokens) const {
   if (length() + static_cast<int64_t>(tokens.size()) > capacity_) {
@@ -52,13 +78,17 @@ Result<void> Sequence::remake_keys(int64_t whole) {
   const kernels::RopeConfig& rope = decoder_->spec.rope;
   const bool wanted =
       rope.type == kernels::RopeType::kLongRope && whole > rope.original_max_positions;
-  if (wanted == std::exchange(long_keys_, wanted)) return {};
+  const bool whole_cache = cache_.length() == length();  // not so after memory ran out below
+  if (wanted == std::exchange(long_keys_, wanted) && whole_cache) return {};
   cache_.truncate(0);
+  Undo undo(cache_, nullptr, 0);
   const std::span<const int32_t> all(tokens_);
-  for (int64_t done = 0; done < length(); done += kBatch) {
-    const auto m = static_cast<size_t>(std::min(kBatch, length() - done));
+  const int64_t most = batch_of(*stream_);
+  for (int64_t done = 0; done < length(); done += most) {
+    const auto m = static_cast<size_t>(std::min(most, length() - done));
     NIBBLE_TRY(runner_.forward(*stream_, all.subspan(static_cast<size_t>(done), m), whole, cache_));
   }
+  undo.done();
   return {};
 }
 
@@ -68,43 +98,170 @@ Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& ro
   const auto total = static_cast<int64_t>(tokens.size());
   const int64_t whole = length() + total;
   NIBBLE_TRY(remake_keys(whole));
+  const int64_t most = batch_of(*stream_);
   for (int64_t done = 0; done < total;) {
-    const int64_t m = std::min(kBatch, total - done);
+    const int64_t m = std::min(most, total - done);
     const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
-    NIBBLE_ASSIGN(const float* hidden, runner_.forward(*stream_, batch, whole, cache_, listener));
-    tokens_.insert(tokens_.end(), batch.begin(), batch.end());
+    Undo undo(cache_, &tokens_, length());
+    NIBBLE_TRY(run_batch(batch, whole, done + m == total && !rows, listener));
     done += m;
+    Result<void> told;
     if (rows) {
-      NIBBLE_TRY(emit_rows(hidden, m, rows));
-    } else if (done == total) {
-      const float* last = hidden + (m - 1) * decoder_->spec.hidden;
-      NIBBLE_TRY(runner_.logits(*stream_, last, 1, last_logits_.data()));
-      if (kernels::first_not_finite(ops_, last_logits_)) return fail(blame());
+      told = emit_rows(hidden_, m, rows);
+    } else if (done == total && stream_->cuda() == nullptr) {
+      if (const auto row = rows_on_host(1); !row) told = fail(row.error());
     }
+    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
+    NIBBLE_TRY(std::move(told));
     if (progress && !progress(done, total)) return fail(ErrorCode::kCancelled, "cancelled");
   }
   return {};
 }
 
-Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& rows) {
+// One batch, and the logits of its last token if they are wanted. Single tokens on a card are
+// recorded: their kernels are always the same, but for what Runner::prepare() places.
+Result<void> Sequence::run_batch(std::span<const int32_t> batch, int64_t whole, bool logits_of_last,
+                                 const layers::Listener& listener) {
+  const auto m = static_cast<int64_t>(batch.size());
+  NIBBLE_TRY(reserve_logits(1));
+  NIBBLE_TRY(runner_.prepare(*stream_, batch, whole, cache_));
+  const auto body = [&] {
+    hidden_ = runner_.run(*stream_, cache_, listener);
+    if (!logits_of_last) return;
+    const float* last = hidden_ + (m - 1) * decoder_->spec.width();
+    runner_.logits(*stream_, last, 1, reinterpret_cast<float*>(logits_.data()));
+  };
+  if (m == 1 && logits_of_last && !listener) {
+    step_.run(*stream_, body);
+  } else {
+    body();
+  }
+  runner_.sent(*stream_);
+  tokens_.insert(tokens_.end(), batch.begin(), batch.end());
+  cache_.set_length(length());
+  last_row_ = logits_of_last ? 0 : -1;
+  return {};
+}
+
+Result<void> Sequence::reserve_logits(int64_t rows) {
+  const auto bytes = static_cast<size_t>(rows * decoder_->spec.vocab) * sizeof(float);
+  if (logits_.size() >= bytes) return {};
+  last_row_ = -1;
+  logits_ = {};
+  NIBBLE_ASSIGN(logits_, device::Memory::allocate(*stream_, bytes));
+  return {};
+}
+
+template <class Use>
+Result<void> Sequence::for_logits(const float* hidden, int64_t m, const Use& use) {
+  constexpr int64_t kBytes = int64_t{32} << 20;  // of a card's logits at a time, at least
   const int64_t vocab = decoder_->spec.vocab;
-  const int64_t first = length() - m;
-  constexpr int64_t kRows = 32;  // logits of this many tokens at a time
-  std::vector<float> logits(static_cast<size_t>(std::min(m, kRows) * vocab));
-  for (int64_t begin = 0; begin < m; begin += kRows) {
-    const int64_t count = std::min(kRows, m - begin);
-    NIBBLE_TRY(
-        runner_.logits(*stream_, hidden + begin * decoder_->spec.hidden, count, logits.data()));
-    for (int64_t i = 0; i < count; ++i) {
-      const std::span<const float> row(logits.data() + i * vocab, static_cast<size_t>(vocab));
-      if (kernels::first_not_finite(ops_, row)) return fail(blame());
-      if (!rows(first + begin + i, row)) return fail(ErrorCode::kCancelled, "cancelled");
-    }
-    if (begin + count == m) {
-      std::copy_n(logits.data() + (count - 1) * vocab, vocab, last_logits_.data());
-    }
+  int64_t rows = 32;
+  if (stream_->cuda() != nullptr) {
+    rows = std::max(rows, kBytes / (vocab * static_cast<int64_t>(sizeof(float))));
+  }
+  rows = std::min(rows, m);
+  NIBBLE_TRY(reserve_logits(rows));
+  for (int64_t begin = 0; begin < m; begin += rows) {
+    const int64_t count = std::min(rows, m - begin);
+    runner_.logits(*stream_, hidden + begin * decoder_->spec.width(), count,
+                   reinterpret_cast<float*>(logits_.data()));
+    last_row_ = count - 1;
+    NIBBLE_TRY(use(begin, count));
   }
   return {};
+}
+
+// The first rows of logits_ for the host, finite.
+Result<std::span<const float>> Sequence::rows_on_host(int64_t count) {
+  const auto size = static_cast<size_t>(count * decoder_->spec.vocab);
+  const auto* from = reinterpret_cast<const float*>(logits_.data());
+  if (stream_->cuda() != nullptr) {
+    host_logits_.resize(size);
+    NIBBLE_TRY(device::copy_to_host(*stream_, host_logits_.data(), from, size * sizeof(float)));
+    from = host_logits_.data();
+  }
+  const std::span<const float> rows(from, size);
+  if (kernels::first_not_finite(ops_, rows)) return fail(blame());
+  return rows;
+}
+
+Result<void> Sequence::emit_rows(const float* hidden, int64_t m, const RowSink& rows) {
+  const auto vocab = static_cast<size_t>(decoder_->spec.vocab);
+  const int64_t first = length() - m;
+  return for_logits(hidden, m, [&](int64_t begin, int64_t count) -> Result<void> {
+    NIBBLE_ASSIGN(const std::span<const float> all, rows_on_host(count));
+    for (int64_t i = 0; i < count; ++i) {
+      if (!rows(first + begin + i, all.subspan(static_cast<size_t>(i) * vocab, vocab))) {
+        return fail(ErrorCode::kCancelled, "cancelled");
+      }
+    }
+    return {};
+  });
+}
+
+Result<std::vector<double>> Sequence::append_scored(std::span<const int32_t> tokens) {
+  if (tokens.empty()) return std::vector<double>();
+  NIBBLE_TRY(check(tokens));
+  const auto total = static_cast<int64_t>(tokens.size());
+  const int64_t whole = length() + total;
+  NIBBLE_TRY(remake_keys(whole));
+  std::vector<double> out(tokens.size());
+  std::vector<int32_t> next(tokens.begin() + 1, tokens.end());
+  next.push_back(0);  // of the last token nothing is asked
+  const int64_t most = batch_of(*stream_);
+  for (int64_t done = 0; done < total;) {
+    const int64_t m = std::min(most, total - done);
+    const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
+    Undo undo(cache_, &tokens_, length());
+    NIBBLE_TRY(run_batch(batch, whole, false, {}));
+    const auto score = [&](int64_t begin, int64_t count) -> Result<void> {
+      const auto at = static_cast<size_t>(done + begin);
+      const std::span<double> scores(out.data() + at, static_cast<size_t>(count));
+      NIBBLE_TRY(kernels::negative_log_likelihoods(
+          *stream_, reinterpret_cast<const float*>(logits_.data()), count, decoder_->spec.vocab,
+          {next.data() + at, static_cast<size_t>(count)}, scores));
+      const bool finite =
+          std::all_of(scores.begin(), scores.end(), [](double one) { return std::isfinite(one); });
+      return finite ? Result<void>() : fail(blame());
+    };
+    Result<void> told = for_logits(hidden_, m, score);
+    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
+    NIBBLE_TRY(std::move(told));
+    done += m;
+  }
+  out.pop_back();
+  return out;
+}
+
+Result<std::span<const float>> Sequence::last_logits() {
+  if (last_row_ < 0) {
+    return fail(ErrorCode::kUsage,
+                "there are no logits yet: nothing was appended, or not to its end");
+  }
+  const auto vocab = static_cast<size_t>(decoder_->spec.vocab);
+  if (stream_->cuda() == nullptr) {  // append() has looked at them
+    return std::span(reinterpret_cast<const float*>(logits_.data()), (last_row_ + 1) * vocab)
+        .last(vocab);
+  }
+  NIBBLE_ASSIGN(const std::span<const float> rows, rows_on_host(last_row_ + 1));
+  return rows.last(vocab);
+}
+
+Result<int32_t> Sequence::sample(kernels::Sampler& sampler) {
+  if (stream_->cuda() == nullptr || last_row_ < 0) {
+    NIBBLE_ASSIGN(const std::span<const float> logits, last_logits());
+    return sampler.sample(logits);
+  }
+  const int64_t vocab = decoder_->spec.vocab;
+  const auto* last = reinterpret_cast<const float*>(logits_.data()) + last_row_ * vocab;
+  NIBBLE_ASSIGN(const std::optional<int32_t> id, sampler.sample_on_card(*stream_, last, vocab));
+  if (!id) return fail(blame());
+  return *id;
+}
+
+Result<void> Sequence::settle() {
+  return stream_->cuda() == nullptr ? Result<void>() : stream_->cuda()->wait();
 }
 
 // Runs the sequence again with an ear at every module, for the sentence that names the culprit.
@@ -120,8 +277,9 @@ Error Sequence::blame() const {
     found = true;
     culprit = module;
   };
-  for (int64_t done = 0; runner && cache && !found && done < length(); done += kBatch) {
-    const auto m = static_cast<size_t>(std::min(kBatch, length() - done));
+  const int64_t most = batch_of(*stream_);
+  for (int64_t done = 0; runner && cache && !found && done < length(); done += most) {
+    const auto m = static_cast<size_t>(std::min(most, length() - done));
     const std::span<const int32_t> all(tokens_);
     if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
                          ear)) {

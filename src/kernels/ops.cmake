@@ -2,7 +2,7 @@
 # NAME_test.cc. The flags of the last two are those of matmul.cmake.
 set(ops_sources ops.cc attention/kv_cache.cc sample/sample.cc
     probe/probe.cc probe/avx2.cc probe/avx512.cc probe/avx512_bf16.cc)
-set(ops_tests sample/sample_test.cc)
+set(ops_tests sample/sample_test.cc attention/cuda_test.cc sample/cuda_test.cc)
 foreach(op activation attention norm rope)
   list(APPEND ops_sources ${op}/${op}.cc ${op}/reference.cc ${op}/avx2.cc ${op}/avx512.cc)
   list(APPEND ops_tests ${op}/${op}_test.cc)

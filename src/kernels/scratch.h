@@ -4,8 +4,10 @@
 
 namespace nibble::kernels {
 
-// Slots 7 to 15 are matmul's.
+// Slots 7 to 15 of a CPU are matmul's, and 0 to 8 of a card.
 constexpr int kAttentionWorkerSlot = 0;  // a tile for each worker
 constexpr int kAttentionPartSlot = 1;    // partial sums of context splits
+constexpr int kAttentionCudaSlot = 15;   // of a card: the same
+constexpr int kSampleCudaSlot = 14;      // of a card: what comes of logits
 
 }  // namespace nibble::kernels

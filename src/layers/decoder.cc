@@ -53,6 +53,10 @@ void DecoderCache::truncate(int64_t tokens) {
   for (kernels::KvCache& cache : layers_) cache.truncate(tokens);
 }
 
+void DecoderCache::set_length(int64_t tokens) {
+  for (kernels::KvCache& cache : layers_) cache.set_size(tokens);
+}
+
 Result<Runner> Runner::create(const Decoder& decoder, kernels::Ops ops) {
   NIBBLE_ASSIGN(kernels::Rope rope, kernels::Rope::create(decoder.spec.rope));
   std::optional<kernels::Rope> window_rope;
@@ -72,6 +76,7 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   const std::pair<float**, int64_t> buffers[] = {
+      {&narrow_, s.width() != s.hidden ? s.width() : 0},
       {&x_, s.hidden},
       {&normed_, s.hidden},
       {&delta_, s.hidden},
@@ -106,69 +111,125 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
 Result<const float*> Runner::forward(device::Stream& stream, std::span<const int32_t> tokens,
                                      int64_t length, DecoderCache& cache,
                                      const Listener& listener) {
-  const DecoderSpec& s = decoder_->spec;
-  const auto m = static_cast<int64_t>(tokens.size());
-  const int64_t position = cache.length();
-  NIBBLE_TRY(reserve(stream, m));
-  NIBBLE_TRY(embed_tokens(stream, tokens, position));
-  NIBBLE_TRY(cache.reserve(stream, position + m));
-  NIBBLE_TRY(place_rope(stream, position, m, length));
+  NIBBLE_TRY(prepare(stream, tokens, length, cache));
+  const float* hidden = run(stream, cache, listener);
+  sent(stream);
+  return hidden;
+}
 
+Result<void> Runner::prepare(device::Stream& stream, std::span<const int32_t> tokens,
+                             int64_t length, DecoderCache& cache) {
+  const DecoderSpec& s = decoder_->spec;
+  m_ = static_cast<int64_t>(tokens.size());
+  position_ = cache.length();
+  if (s.has(Part::kPositions)) {
+    const int64_t rows = decoder_->positions.n() - s.first_position;
+    if (position_ + m_ > rows) {
+      return fail(ErrorCode::kUsage,
+                  fmt::format("{} tokens are more than the {} that the model has learned positions "
+                              "for; a shorter context (--ctx {}) is needed",
+                              position_ + m_, rows, rows));
+    }
+  }
+  NIBBLE_TRY(reserve(stream, m_));
+  NIBBLE_TRY(cache.reserve(stream, position_ + m_));
+  return stage(stream, tokens, length);
+}
+
+// What the kernels need of the host: the tokens, where they stand, cos and sin.
+Result<void> Runner::stage(device::Stream& stream, std::span<const int32_t> tokens,
+                           int64_t length) {
+  const DecoderSpec& s = decoder_->spec;
+  ids_.assign(tokens.begin(), tokens.end());
+  position_ids_.resize(s.has(Part::kPositions) ? ids_.size() : 0);
+  std::iota(position_ids_.begin(), position_ids_.end(),
+            static_cast<int32_t>(s.first_position + position_));
+  kernels::RopeRows* const rows[] = {s.rotary ? &rope_rows_ : nullptr,
+                                     window_rope_ ? &window_rope_rows_ : nullptr};
+  if (rows[0] != nullptr) rope_.fill(position_, m_, length, rows[0]);
+  if (rows[1] != nullptr) window_rope_->fill(position_, m_, length, rows[1]);
+
+  constexpr size_t kParts = 7;  // each rounded up
+  size_t bytes = (2 * ids_.size() + 1) * sizeof(int32_t) + kParts * device::Staging::kAlign;
+  for (const kernels::RopeRows* row : rows) {
+    if (row != nullptr) bytes += 2 * row->cos.size() * sizeof(float);
+  }
+  NIBBLE_TRY(staging_.begin(stream, bytes));
+  const auto position = static_cast<int32_t>(position_);
+  const int32_t* placed = staging_.put(std::span<const int32_t>(&position, 1));
+  placed_position_ = stream.cuda() != nullptr ? placed : nullptr;
+  placed_ids_ = staging_.put(std::span<const int32_t>(ids_));
+  placed_position_ids_ = staging_.put(std::span<const int32_t>(position_ids_));
+  for (kernels::RopeRows* row : rows) {
+    if (row == nullptr) continue;
+    row->placed_cos = staging_.put(std::span<const float>(row->cos));
+    row->placed_sin = staging_.put(std::span<const float>(row->sin));
+  }
+  return {};
+}
+
+const float* Runner::run(device::Stream& stream, DecoderCache& cache, const Listener& listener) {
+  const DecoderSpec& s = decoder_->spec;
+  staging_.send(stream);
+  embed_tokens(stream, listener);
   pending_ = false;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
-    const float* x = block_input(stream, w.attention_norm, m);
-    attention_block(stream, layer, x, position, m, cache.layer(layer), listener, delta_);
+    if (s.norms_after) {
+      block_with_norms_after(stream, layer, cache.layer(layer), listener);
+      continue;
+    }
+    const float* x = block_input(stream, w.attention_norm, m_);
+    attention_block(stream, layer, x, cache.layer(layer), listener, delta_);
     if (s.parallel) {
       if (s.has(Part::kFfnNorm)) {
-        normalize(stream, w.ffn_norm, x_, normed_, m, s.hidden);
+        normalize(stream, w.ffn_norm, x_, normed_, m_, s.hidden);
         x = normed_;
       }
-      ffn_block(stream, layer, x, m, listener, beside_);
-      kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m, s.hidden);
+      ffn_block(stream, layer, x, listener, beside_);
+      kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m_, s.hidden);
     } else {
       pending_ = true;
-      x = block_input(stream, w.ffn_norm, m);
-      ffn_block(stream, layer, x, m, listener, delta_);
+      x = block_input(stream, w.ffn_norm, m_);
+      ffn_block(stream, layer, x, listener, delta_);
     }
     pending_ = true;
   }
-  return block_input(stream, decoder_->final_norm, m);
+  const float* last = block_input(stream, decoder_->final_norm, m_);
+  if (!s.has(Part::kProjectOut)) return last;
+  const LinearOutput out[] = {{&decoder_->project_out, narrow_, s.width()}};
+  apply(stream, out, last, s.hidden, m_);
+  tell(stream, listener, decoder_->project_out, narrow_, m_);
+  return narrow_;
 }
 
-Result<void> Runner::place_rope(device::Stream& stream, int64_t position, int64_t m,
-                                int64_t length) {
-  if (decoder_->spec.rotary) {
-    rope_.fill(position, m, length, &rope_rows_);
-    NIBBLE_TRY(kernels::place(stream, &rope_rows_));
-  }
-  if (window_rope_) {
-    window_rope_->fill(position, m, length, &window_rope_rows_);
-    NIBBLE_TRY(kernels::place(stream, &window_rope_rows_));
-  }
-  return {};
+void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
+                                    const Listener& listener) {
+  const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+  const int64_t hidden = decoder_->spec.hidden;
+  attention_block(stream, layer, x_, cache, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
+  normalize(stream, w.attention_norm, x_, x_, m_, hidden);
+  ffn_block(stream, layer, x_, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
+  normalize(stream, w.ffn_norm, x_, x_, m_, hidden);
 }
 
 // x_ = the tokens' embeddings.
-Result<void> Runner::embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
-                                  int64_t position) {
+void Runner::embed_tokens(device::Stream& stream, const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
-  const auto m = static_cast<int64_t>(tokens.size());
-  kernels::look_up(stream, decoder_->embedding.weight, tokens, x_);
-  if (s.embedding_scale != 1) kernels::scale_by(stream, ops_, s.embedding_scale, x_, m * s.hidden);
-  if (!s.has(Part::kPositions)) return {};
-  const int64_t rows = decoder_->positions.n() - s.first_position;
-  if (position + m > rows) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("{} tokens are more than the {} that the model has learned positions "
-                            "for; a shorter context (--ctx {}) is needed",
-                            position + m, rows, rows));
+  const bool narrow = s.has(Part::kProjectIn);
+  kernels::look_up(stream, decoder_->embedding.weight, ids_, narrow ? narrow_ : x_, placed_ids_);
+  if (narrow) {
+    const LinearOutput in[] = {{&decoder_->project_in, x_, s.hidden}};
+    apply(stream, in, narrow_, s.width(), m_);
+    tell(stream, listener, decoder_->project_in, x_, m_);
   }
-  std::vector<int32_t> ids(tokens.size());
-  std::iota(ids.begin(), ids.end(), static_cast<int32_t>(s.first_position + position));
-  kernels::look_up(stream, decoder_->positions.weight, ids, normed_);
-  kernels::add_to(stream, ops_, normed_, s.hidden, x_, s.hidden, m, s.hidden);
-  return {};
+  if (s.embedding_scale != 1) kernels::scale_by(stream, ops_, s.embedding_scale, x_, m_ * s.hidden);
+  if (!s.has(Part::kPositions)) return;
+  kernels::look_up(stream, decoder_->positions.weight, position_ids_, normed_,
+                   placed_position_ids_);
+  kernels::add_to(stream, ops_, normed_, s.hidden, x_, s.hidden, m_, s.hidden);
 }
 
 // Adds what the block before left to the residual stream, and normalizes it for the next.
@@ -204,114 +265,115 @@ void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x,
 }
 
 // q_, k_ and v_ of x, each contiguous.
-void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x, int64_t m,
+void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
                          const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   if (!s.has(Part::kQkv)) {
     const LinearOutput qkv[] = {{&w.q, q_, q_width}, {&w.k, k_, kv_width}, {&w.v, v_, kv_width}};
-    apply(stream, qkv, x, s.hidden, m);
-    tell(stream, listener, w.q, q_, m);
-    tell(stream, listener, w.k, k_, m);
-    tell(stream, listener, w.v, v_, m);
+    apply(stream, qkv, x, s.hidden, m_);
+    tell(stream, listener, w.q, q_, m_);
+    tell(stream, listener, w.k, k_, m_);
+    tell(stream, listener, w.v, v_, m_);
     return;
   }
   const int64_t width = q_width + 2 * kv_width;
   const LinearOutput qkv[] = {{&w.qkv, qkv_, width}};
-  apply(stream, qkv, x, s.hidden, m);
-  tell(stream, listener, w.qkv, qkv_, m);
+  apply(stream, qkv, x, s.hidden, m_);
+  tell(stream, listener, w.qkv, qkv_, m_);
   // Head by head (kHeads): a row is as many runs of one head each as there are heads.
   const int64_t runs = s.qkv_order == QkvOrder::kHeads ? s.heads : 1;
   const float* from = qkv_;
   for (const auto& [to, row] : {std::pair{q_, q_width}, {k_, kv_width}, {v_, kv_width}}) {
     const int64_t part = row / runs;
-    kernels::copy_to(stream, from, width / runs, to, part, m * runs, part);
+    kernels::copy_to(stream, from, width / runs, to, part, m_ * runs, part);
     from += part;
   }
 }
 
 void Runner::attention_block(device::Stream& stream, int64_t layer, const float* x,
-                             int64_t position, int64_t m, kernels::KvCache& cache,
-                             const Listener& listener, float* out) {
+                             kernels::KvCache& cache, const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   const int64_t window = s.windows[static_cast<size_t>(layer)];
-  project_qkv(stream, w, x, m, listener);
+  project_qkv(stream, w, x, listener);
   if (s.has(Part::kQNorm)) {
     // Heads lie one after another, so that (m, heads * head_dim) is also (m * heads, head_dim).
     const bool whole = s.qk_norm_whole_row;
-    normalize(stream, w.q_norm, q_, q_, whole ? m : m * s.heads, whole ? q_width : s.head_dim);
-    normalize(stream, w.k_norm, k_, k_, whole ? m : m * s.kv_heads, whole ? kv_width : s.head_dim);
+    normalize(stream, w.q_norm, q_, q_, whole ? m_ : m_ * s.heads, whole ? q_width : s.head_dim);
+    normalize(stream, w.k_norm, k_, k_, whole ? m_ : m_ * s.kv_heads,
+              whole ? kv_width : s.head_dim);
   }
-  if (s.rotary) {
-    const kernels::RopeRows& rows = window_rope_ && window > 0 ? window_rope_rows_ : rope_rows_;
-    kernels::rotate(stream, ops_, rows, q_, q_width, s.heads, s.head_dim);
-    kernels::rotate(stream, ops_, rows, k_, kv_width, s.kv_heads, s.head_dim);
-  }
-  cache.append(stream, ops_, k_, kv_width, v_, kv_width, m);
+  const kernels::RopeRows& rows = window_rope_ && window > 0 ? window_rope_rows_ : rope_rows_;
   const kernels::AttentionConfig config{.heads = s.heads,
                                         .scale = s.attention_scale,
                                         .soft_cap = s.attention_soft_cap,
-                                        .window = window};
-  kernels::attention(stream, ops_, config, cache, q_, q_width, position, m, mixed_, q_width);
+                                        .window = window,
+                                        .exact = decoder_->exact};
+  kernels::attend(stream, ops_, config, cache,
+                  {.rope = s.rotary ? &rows : nullptr,
+                   .q = q_,
+                   .ldq = q_width,
+                   .k = k_,
+                   .ldk = kv_width,
+                   .v = v_,
+                   .ldv = kv_width,
+                   .position = position_,
+                   .placed_position = placed_position_,
+                   .m = m_,
+                   .out = mixed_,
+                   .ldo = q_width});
 
   const LinearOutput o[] = {{&w.o, out, s.hidden}};
-  apply(stream, o, mixed_, q_width, m);
-  tell(stream, listener, w.o, out, m);
+  apply(stream, o, mixed_, q_width, m_);
+  tell(stream, listener, w.o, out, m_);
   if (s.has(Part::kPostAttentionNorm)) {
-    normalize(stream, w.post_attention_norm, out, out, m, s.hidden);
+    normalize(stream, w.post_attention_norm, out, out, m_, s.hidden);
   }
 }
 
-void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x, int64_t m,
+void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x,
                        const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
-  float* inner = gate_;  // (m, ffn) with the stride inner_stride
+  float* inner = gate_;  // (m_, ffn) with the stride inner_stride
   int64_t inner_stride = s.ffn;
   if (s.has(Part::kGateUp)) {
     inner_stride = 2 * s.ffn;
     const LinearOutput gate_up[] = {{&w.gate_up, gate_, inner_stride}};
-    apply(stream, gate_up, x, s.hidden, m);
-    tell(stream, listener, w.gate_up, gate_, m);
+    apply(stream, gate_up, x, s.hidden, m_);
+    tell(stream, listener, w.gate_up, gate_, m_);
     kernels::activate_gated(stream, ops_, s.activation, gate_, inner_stride, gate_ + s.ffn,
-                            inner_stride, gate_, inner_stride, m, s.ffn);
+                            inner_stride, gate_, inner_stride, m_, s.ffn);
   } else if (s.has(Part::kGate)) {
     const LinearOutput gate_up[] = {{&w.gate, gate_, s.ffn}, {&w.up, up_, s.ffn}};
-    apply(stream, gate_up, x, s.hidden, m);
-    tell(stream, listener, w.gate, gate_, m);
-    tell(stream, listener, w.up, up_, m);
-    kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m,
+    apply(stream, gate_up, x, s.hidden, m_);
+    tell(stream, listener, w.gate, gate_, m_);
+    tell(stream, listener, w.up, up_, m_);
+    kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m_,
                             s.ffn);
   } else {
     inner = up_;
     const LinearOutput up[] = {{&w.up, up_, s.ffn}};
-    apply(stream, up, x, s.hidden, m);
-    tell(stream, listener, w.up, up_, m);
-    kernels::activate(stream, ops_, s.activation, up_, s.ffn, up_, s.ffn, m, s.ffn);
+    apply(stream, up, x, s.hidden, m_);
+    tell(stream, listener, w.up, up_, m_);
+    kernels::activate(stream, ops_, s.activation, up_, s.ffn, up_, s.ffn, m_, s.ffn);
   }
   const LinearOutput down[] = {{&w.down, out, s.hidden}};
-  apply(stream, down, inner, inner_stride, m);
-  tell(stream, listener, w.down, out, m);
-  if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m, s.hidden);
+  apply(stream, down, inner, inner_stride, m_);
+  tell(stream, listener, w.down, out, m_);
+  if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m_, s.hidden);
 }
 
-Result<void> Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
+void Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
   const DecoderSpec& s = decoder_->spec;
-  const size_t bytes = static_cast<size_t>(m * s.vocab) * sizeof(float);
-  const bool on_host = stream.cuda() == nullptr;
-  if (!on_host && logits_.size() < bytes) {
-    NIBBLE_ASSIGN(logits_, device::Memory::allocate(stream, bytes));
-  }
-  float* y = on_host ? out : reinterpret_cast<float*>(logits_.data());
-  const LinearOutput head[] = {{&decoder_->head(), y, s.vocab}};
-  apply(stream, head, hidden, s.hidden, m);
-  if (s.logit_scale != 1) kernels::scale_by(stream, ops_, s.logit_scale, y, m * s.vocab);
-  if (s.logit_soft_cap > 0) kernels::soft_cap(stream, ops_, s.logit_soft_cap, y, m * s.vocab);
-  return on_host ? Result<void>() : device::copy_to_host(stream, out, y, bytes);
+  const LinearOutput head[] = {{&decoder_->head(), out, s.vocab}};
+  apply(stream, head, hidden, s.width(), m);
+  if (s.logit_scale != 1) kernels::scale_by(stream, ops_, s.logit_scale, out, m * s.vocab);
+  if (s.logit_soft_cap > 0) kernels::soft_cap(stream, ops_, s.logit_soft_cap, out, m * s.vocab);
 }
 
 }  // namespace nibble::layers

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/recording.h"
 #include "device/stream.h"
 #include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
@@ -24,6 +25,7 @@ namespace nibble::layers {
 // The tensors of a decoder by their part, in the order a token meets them.
 enum class Part : uint8_t {
   kEmbedding,
+  kProjectIn,  // of embeddings that are narrower than the rest (opt-350m)
   kPositions,  // learned positions (OPT)
   kAttentionNorm,
   kQ,
@@ -41,6 +43,7 @@ enum class Part : uint8_t {
   kDown,
   kPostFfnNorm,
   kFinalNorm,
+  kProjectOut,  // back to the width of the embeddings
   kLmHead,
   kCount,
 };
@@ -73,17 +76,19 @@ enum class QkvOrder : uint8_t { kParts, kHeads };
 //   x += residual_scale * down(activation(gate(n2 x)) * up(n2 x))
 //
 // Which norms there are, whether projections are fused and whether the MLP has a gate is said by
-// the names: see PartNames.
+// the names: see PartNames. With norms_after, x = n1(x + o(...)), x = n2(x + down(...)) instead.
 struct DecoderSpec {
   std::string architecture;
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  int64_t max_positions = 0;  // max_position_embeddings
-  int64_t context = 0;        // tokens the model is made for, rope_scaling included
+  int64_t embedding_width = 0;  // of the embedding and the head, if not `hidden`
+  int64_t max_positions = 0;    // max_position_embeddings
+  int64_t context = 0;          // tokens the model is made for, rope_scaling included
 
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-6f;
   bool norm_bias = false;
   bool norm_adds_one = false;      // the stored weights are w - 1 (Gemma)
+  bool norms_after = false;        // of a block's sum, not of its input (opt-350m)
   bool qk_norm_whole_row = false;  // q and k are normalized over all heads at once, not one by one
 
   float attention_scale = 1.0f;
@@ -111,6 +116,7 @@ struct DecoderSpec {
   std::vector<std::string> notes;
 
   bool has(Part part) const { return !names[part].empty(); }
+  int64_t width() const { return embedding_width != 0 ? embedding_width : hidden; }
   std::string module(Part part, int64_t layer = 0) const;
 };
 
@@ -122,7 +128,7 @@ struct DeclaredLinear {
   bool bias;
   std::vector<int64_t> parts;  // outputs of each part of a fused one
 };
-// Embedding, positions and lm_head are not among them.
+// Embedding, positions, lm_head and the projections beside them are not among them.
 std::vector<DeclaredLinear> declared_linears(const DecoderSpec& spec);
 
 // A norm that the spec asks for: a weight of `size` floats, and a bias if spec.norm_bias.
@@ -165,12 +171,14 @@ struct CacheFormat {
 // A model after loading.
 struct Decoder {
   DecoderSpec spec;
-  Linear embedding;  // (vocab, hidden)
-  Linear positions;  // (rows, hidden); empty without learned positions
+  Linear embedding;                // (vocab, width())
+  Linear project_in, project_out;  // (hidden, width()) and back, or empty
+  Linear positions;                // (rows, hidden); empty without learned positions
   std::vector<DecoderLayer> layers;
   Norm final_norm;  // (hidden)
   Linear lm_head;   // empty when spec.tied_embeddings
   CacheFormat cache;
+  bool exact = false;  // --precision exact: attention multiplies in float32 on a card, too
 
   const Linear& head() const { return spec.tied_embeddings ? embedding : lm_head; }
 };
@@ -193,6 +201,7 @@ class DecoderCache {
   int64_t capacity() const { return capacity_; }
   Result<void> reserve(device::Stream& stream, int64_t tokens);  // room for this many in all
   void truncate(int64_t tokens);
+  void set_length(int64_t tokens);  // after a step of a card that was recorded
   kernels::KvCache& layer(int64_t i) { return layers_[static_cast<size_t>(i)]; }
 
  private:
@@ -208,32 +217,40 @@ class Runner {
   static Result<Runner> create(const Decoder& decoder, kernels::Ops ops);
 
   // Tokens at positions [cache.length(), + m), ids in range. Appends their keys and values to the
-  // cache and returns the final hidden states (m, hidden), the stream's, valid until the next call.
-  // `length` is the length of the whole sequence this batch is part of (see
+  // cache and returns the final hidden states (m, width()), the stream's, valid until the next
+  // call. `length` is the length of the whole sequence this batch is part of (see
   // kernels::Rope::frequencies).
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
                                int64_t length, DecoderCache& cache, const Listener& listener = {});
 
-  // logits (m, vocab) of hidden states (m, hidden), to the host's memory. The error is what went
-  // wrong on a card until now.
-  Result<void> logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
+  // forward() in two parts, of which the second may be recorded: what the host does, and the
+  // kernels. After kernels that a recording did, cache.set_length() is the caller's. `sent` when
+  // both are done.
+  Result<void> prepare(device::Stream& stream, std::span<const int32_t> tokens, int64_t length,
+                       DecoderCache& cache);
+  const float* run(device::Stream& stream, DecoderCache& cache, const Listener& listener = {});
+  void sent(device::Stream& stream) { staging_.sent(stream); }
+
+  // logits (m, vocab) of hidden states (m, width()), to the stream's memory.
+  void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
 
  private:
   Runner(const Decoder& decoder, kernels::Ops ops, kernels::Rope rope,
          std::optional<kernels::Rope> window_rope);
   Result<void> reserve(device::Stream& stream, int64_t m);
-  Result<void> embed_tokens(device::Stream& stream, std::span<const int32_t> tokens,
-                            int64_t position);
-  Result<void> place_rope(device::Stream& stream, int64_t position, int64_t m, int64_t length);
+  Result<void> stage(device::Stream& stream, std::span<const int32_t> tokens, int64_t length);
+  void embed_tokens(device::Stream& stream, const Listener& listener);
+  void block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
+                              const Listener& listener);
   const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
                  int64_t width);
-  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x, int64_t m,
+  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
                    const Listener& listener);
-  void attention_block(device::Stream& stream, int64_t layer, const float* x, int64_t position,
-                       int64_t m, kernels::KvCache& cache, const Listener& listener, float* out);
-  void ffn_block(device::Stream& stream, int64_t layer, const float* x, int64_t m,
-                 const Listener& listener, float* out);
+  void attention_block(device::Stream& stream, int64_t layer, const float* x,
+                       kernels::KvCache& cache, const Listener& listener, float* out);
+  void ffn_block(device::Stream& stream, int64_t layer, const float* x, const Listener& listener,
+                 float* out);
 
   const Decoder* decoder_;
   kernels::Ops ops_;
@@ -241,8 +258,18 @@ class Runner {
   std::optional<kernels::Rope> window_rope_;
   kernels::RopeRows rope_rows_;
   kernels::RopeRows window_rope_rows_;
-  int64_t capacity_ = 0;     // rows the buffers below hold
+  // The step that was prepared. What kernels are to know of it lies where they read it.
+  device::Staging staging_;
+  int64_t position_ = 0;
+  int64_t m_ = 0;
+  std::vector<int32_t> ids_;           // the tokens
+  std::vector<int32_t> position_ids_;  // rows of the learned positions
+  const int32_t* placed_ids_ = nullptr;
+  const int32_t* placed_position_ids_ = nullptr;
+  const int32_t* placed_position_ = nullptr;  // on a CPU nobody reads it
+  int64_t capacity_ = 0;                      // rows the buffers below hold
   device::Memory memory_;    // one allocation, cut into the following, each (capacity, ...)
+  float* narrow_ = nullptr;  // width(), where it is not hidden
   float* x_ = nullptr;       // hidden: the residual stream
   float* normed_ = nullptr;  // hidden
   float* delta_ = nullptr;   // hidden: what the last block adds; `pending_` until it was added
@@ -255,7 +282,6 @@ class Runner {
   float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
   float* up_ = nullptr;      // ffn
   bool pending_ = false;
-  device::Memory logits_;  // (rows, vocab) on a card
 };
 
 }  // namespace nibble::layers

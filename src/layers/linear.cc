@@ -14,11 +14,13 @@ void apply(device::Stream& stream, std::span<const LinearOutput> outputs, const 
     targets[i] = {&outputs[i].linear->weight, outputs[i].y, outputs[i].ldy};
   }
   kernels::matmul(stream, {targets, outputs.size()}, x, ldx, m);
+  kernels::Bias biases[kMost];
+  size_t count = 0;
   for (const LinearOutput& out : outputs) {
     const device::Floats& bias = out.linear->bias;
-    if (bias.empty()) continue;
-    kernels::add_row_to(stream, bias.data(), out.y, out.ldy, m, out.linear->n());
+    if (!bias.empty()) biases[count++] = {bias.data(), out.y, out.ldy, out.linear->n()};
   }
+  kernels::add_biases(stream, {biases, count}, m);
 }
 
 }  // namespace nibble::layers

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "device/cuda.h"
 #include "kernels/cuda/abi.h"
 
@@ -81,13 +82,21 @@ void add_to(device::Stream& stream, const Ops& ops, const float* x, int64_t ldx,
   });
 }
 
-void add_row_to(device::Stream& stream, const float* row, float* y, int64_t ldy, int64_t m,
-                int64_t n) {
+void add_biases(device::Stream& stream, std::span<const Bias> biases, int64_t m) {
+  NIBBLE_CHECK(biases.size() <= kMostBiases);
+  if (biases.empty()) return;
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    return cuda->kernels().add_to(cuda->context(), row, 0, y, ldy, m, n);
+    static_assert(kMostBiases == CudaRows::kMost);
+    CudaRows rows{};
+    for (const Bias& bias : biases) {
+      rows.row[rows.count++] = {bias.row, bias.y, bias.ldy, bias.n};
+    }
+    return cuda->kernels().add_rows(cuda->context(), &rows, m);
   }
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) y[i * ldy + j] += row[j];
+  for (const Bias& bias : biases) {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < bias.n; ++j) bias.y[i * bias.ldy + j] += bias.row[j];
+    }
   }
 }
 

@@ -14,7 +14,9 @@
 // for the relus. nan stays nan.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "device/stream.h"
 #include "kernels/ops.h"
@@ -37,9 +39,15 @@ void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const 
 void add_to(device::Stream& stream, const Ops& ops, const float* x, int64_t ldx, float* y,
             int64_t ldy, int64_t m, int64_t n);
 
-// y += row, (n), over (m, n): the bias of a linear layer.
-void add_row_to(device::Stream& stream, const float* row, float* y, int64_t ldy, int64_t m,
-                int64_t n);
+// y += row for each row of (m, n): the bias of a linear layer. At most kMostBiases at once.
+struct Bias {
+  const float* row;  // (n)
+  float* y;
+  int64_t ldy;
+  int64_t n;
+};
+constexpr size_t kMostBiases = 4;
+void add_biases(device::Stream& stream, std::span<const Bias> biases, int64_t m);
 
 // y = x over (m, n), which do not overlap: the parts of a fused projection.
 void copy_to(device::Stream& stream, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,

@@ -27,18 +27,32 @@ __device__ float apply(Activation f, float x) {
 
 // body(row, column) for every element of (m, n).
 template <class Body>
-__global__ void for_elements(int64_t m, int64_t n, Body body) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < m * n; i += step) {
-    body(i / n, i % n);
+__global__ void __launch_bounds__(kThreads) for_elements(int64_t m, int64_t n, Body body) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
+    for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) body(row, i);
   }
 }
 
 template <class Body>
 void run(NibbleCudaContext* context, const char* name, int64_t m, int64_t n, const Body& body) {
   if (m <= 0 || n <= 0) return;
-  for_elements<<<blocks_for(m * n), kThreads, 0, context->enter()>>>(m, n, body);
-  context->launched(name);
+  const int64_t rows = m < kMostRows ? m : kMostRows;
+  const dim3 grid(static_cast<unsigned>(blocks_for(n)), static_cast<unsigned>(rows));
+  start(context, name, for_elements<Body>, grid, kThreads, 0, m, n, body);
+}
+
+// A block column for each of the rows.
+__global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64_t m) {
+  wait_for_previous();
+  let_next_start();
+  const CudaRows::Row& row = rows.row[blockIdx.z];
+  const int64_t j = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (j >= row.n) return;
+  const float v = row.values[j];
+  for (int64_t i = blockIdx.y; i < m; i += gridDim.y) row.y[i * row.ldy + j] += v;
 }
 
 }  // namespace
@@ -71,6 +85,15 @@ void scale_by(NibbleCudaContext* context, float factor, float* y, int64_t n) {
 void soft_cap(NibbleCudaContext* context, float cap, float* y, int64_t n) {
   run(context, "soft_cap", 1, n,
       [=] __device__(int64_t, int64_t j) { y[j] = cap * tanhf(y[j] / cap); });
+}
+
+void add_rows(NibbleCudaContext* context, const CudaRows* rows, int64_t m) {
+  int64_t widest = 0;
+  for (int i = 0; i < rows->count; ++i) widest = rows->row[i].n > widest ? rows->row[i].n : widest;
+  const dim3 grid(static_cast<unsigned>((widest + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(m < kMostRows ? m : kMostRows),
+                  static_cast<unsigned>(rows->count));
+  start(context, "add_rows", add_rows_to_all, grid, kThreads, 0, *rows, m);
 }
 
 }  // namespace nibble::kernels::cuda

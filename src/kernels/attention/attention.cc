@@ -186,12 +186,7 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
   const KvShape& shape = cache.shape();
   NIBBLE_CHECK(config.heads > 0 && config.heads % shape.heads == 0);
   NIBBLE_CHECK(position >= 0 && position + m <= cache.size());
-  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    const CudaAttention call = {config.heads, config.scale, config.soft_cap, config.window,
-                                config.sinks};
-    const CudaKv kv = cuda_kv(cache);
-    return cuda->kernels().attention(cuda->context(), &call, &kv, q, ldq, position, m, out, ldo);
-  }
+  NIBBLE_CHECK(stream.cuda() == nullptr);
   if (cache.has_not_finite()) {
     for (int64_t i = 0; i < m; ++i) {
       std::fill_n(out + i * ldo, config.heads * shape.value_dim,
@@ -219,6 +214,71 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
   } else {
     run_blocks(stream, call);
   }
+}
+
+namespace {
+
+// Into how many parts a card cuts a context at most: one block of each for every multiprocessor.
+int64_t splits_for(const device::Gpu& gpu, int64_t units) {
+  return std::clamp<int64_t>(gpu.multiprocessors / units, 1, 128);
+}
+
+void attend_on_card(device::Cuda& cuda, const AttentionConfig& config, const KvCache& cache,
+                    const AttentionStep& step) {
+  constexpr int64_t kTogether = 16;  // query heads of a block
+  CudaStep call{};
+  call.kv = cuda_kv(cache);
+  call.heads = config.heads;
+  call.scale = config.scale;
+  call.soft_cap = config.soft_cap;
+  call.window = config.window;
+  call.sinks = config.sinks;
+  call.exact = config.exact;
+  if (step.rope != nullptr) {
+    call.neighbours = step.rope->order == PairOrder::kNeighbours;
+    call.cos = step.rope->placed_cos;
+    call.sin = step.rope->placed_sin;
+    call.rotary_dim = step.rope->rotary_dim;
+  }
+  call.q = step.q;
+  call.ldq = step.ldq;
+  call.k = step.k;
+  call.ldk = step.ldk;
+  call.v = step.v;
+  call.ldv = step.ldv;
+  call.out = step.out;
+  call.ldo = step.ldo;
+  call.m = step.m;
+  call.position = step.position;
+  call.placed = step.placed_position;
+  const int64_t kv_heads = cache.shape().heads;
+  const int64_t units = kv_heads * ceil_div(config.heads / kv_heads, kTogether);
+  call.splits = splits_for(cuda.gpu(), units);
+  const int64_t floats = units * call.splits * kTogether * (cache.shape().value_dim + 2);
+  call.work = reinterpret_cast<float*>(
+      cuda.scratch(kAttentionCudaSlot, static_cast<size_t>(floats) * sizeof(float)));
+  cuda.kernels().attend(cuda.context(), &call);
+}
+
+}  // namespace
+
+void attend(device::Stream& stream, const Ops& ops, const AttentionConfig& config, KvCache& cache,
+            const AttentionStep& step) {
+  if (step.m <= 0) return;
+  const KvShape& shape = cache.shape();
+  NIBBLE_CHECK(config.heads > 0 && config.heads % shape.heads == 0);
+  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
+    attend_on_card(*cuda, config, cache, step);
+    return cache.set_size(step.position + step.m);
+  }
+  NIBBLE_CHECK(cache.size() == step.position);
+  if (step.rope != nullptr) {
+    rotate(stream, ops, *step.rope, step.q, step.ldq, config.heads, shape.key_dim);
+    rotate(stream, ops, *step.rope, step.k, step.ldk, shape.heads, shape.key_dim);
+  }
+  cache.append(stream, ops, step.k, step.ldk, step.v, step.ldv, step.m);
+  attention(stream, ops, config, cache, step.q, step.ldq, step.position, step.m, step.out,
+            step.ldo);
 }
 
 }  // namespace nibble::kernels

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/number.h"
@@ -16,21 +17,6 @@
 
 namespace nibble::kernels {
 namespace {
-
-int64_t element_bytes(KvType type) {
-  switch (type) {
-    case KvType::kF32:
-      return 4;
-    case KvType::kBf16:
-    case KvType::kF16:
-      return 2;
-    case KvType::kE4M3:
-    case KvType::kE5M2:
-    case KvType::kS8:
-      return 1;
-  }
-  return 0;
-}
 
 int64_t page_bytes(const KvShape& s) {
   const int64_t elements = (s.key_dim + padded_dim(s.value_dim)) * element_bytes(s.type);
@@ -80,6 +66,21 @@ float largest_magnitude(const float* x, int64_t n) {
 }
 
 }  // namespace
+
+int64_t element_bytes(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return 4;
+    case KvType::kBf16:
+    case KvType::kF16:
+      return 2;
+    case KvType::kE4M3:
+    case KvType::kE5M2:
+    case KvType::kS8:
+      return 1;
+  }
+  return 0;
+}
 
 const char* name(KvType type) {
   switch (type) {
@@ -131,8 +132,12 @@ int64_t KvCache::bytes_for(const KvShape& shape, int64_t tokens) {
 
 Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
   const size_t wanted = static_cast<size_t>(pages_for(tokens));
-  if (buffers_.size() >= wanted) return {};
   const bool on_host = stream.cuda() == nullptr;
+  if (const int64_t cut = std::exchange(cut_at_, INT64_MAX); !on_host && cut != INT64_MAX) {
+    auto* first_bad = reinterpret_cast<long long*>(placed_first_bad_.data());
+    stream.cuda()->kernels().forget_bad(stream.cuda()->context(), first_bad, cut);
+  }
+  if (buffers_.size() >= wanted) return {};
   if (!on_host && (shape_.key_dim > kMostCudaDim || shape_.value_dim > kMostCudaDim)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("heads with keys of {} and values of {} numbers: on a card attention "
@@ -143,17 +148,31 @@ Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
     NIBBLE_ASSIGN(auto buffer,
                   device::Memory::allocate(stream, static_cast<size_t>(page_bytes(shape_))));
     // A block's keys are read whole before the missing tokens are masked: they must be numbers. A
-    // card's kernels read single keys.
+    // card's kernels read no other tokens.
     for (int64_t h = 0; on_host && h < shape_.heads; ++h) {
       std::memset(buffer.data() + key_offset(h), 0, static_cast<size_t>(key_bytes_));
     }
     page_data_.push_back(buffer.data());
     buffers_.push_back(std::move(buffer));
   }
-  if (!on_host) {
-    NIBBLE_ASSIGN(placed_pages_, device::Memory::copy_of(stream, page_data_.data(),
-                                                         page_data_.size() * sizeof(std::byte*)));
+  return on_host ? Result<void>() : place(stream);
+}
+
+// What a card's kernels need to know of the cache, in its memory.
+Result<void> KvCache::place(device::Stream& stream) {
+  NIBBLE_ASSIGN(placed_pages_, device::Memory::copy_of(stream, page_data_.data(),
+                                                       page_data_.size() * sizeof(std::byte*)));
+  if (!is_quantized(shape_.type) || placed_first_bad_.size() != 0) return {};
+  const long long none = INT64_MAX;
+  NIBBLE_ASSIGN(placed_first_bad_, device::Memory::copy_of(stream, &none, sizeof none));
+  if (shape_.token_scales) return {};
+  std::vector<float> scales;
+  for (const auto of :
+       {&KvCache::key_scale, &KvCache::value_scale, &KvCache::key_zero, &KvCache::value_zero}) {
+    for (int64_t h = 0; h < shape_.heads; ++h) scales.push_back((this->*of)(h));
   }
+  NIBBLE_ASSIGN(placed_scales_,
+                device::Memory::copy_of(stream, scales.data(), scales.size() * sizeof(float)));
   return {};
 }
 
@@ -195,12 +214,7 @@ bool KvCache::store_token(const Ops& ops, int64_t token, const float* k, const f
 void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk,
                      const float* v, int64_t ldv, int64_t m) {
   NIBBLE_CHECK(pages_for(size_ + m) <= static_cast<int64_t>(buffers_.size()));
-  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    const CudaKv kv = cuda_kv(*this);
-    cuda->kernels().append(cuda->context(), &kv, k, ldk, v, ldv, size_, m);
-    size_ += m;
-    return;
-  }
+  NIBBLE_CHECK(stream.cuda() == nullptr);
   const int64_t per_token = shape_.heads * (shape_.key_dim + shape_.value_dim);
   const int64_t together = std::max<int64_t>(1, 16384 / per_token);
   const int64_t first = size_;
@@ -219,21 +233,32 @@ void KvCache::append(device::Stream& stream, const Ops& ops, const float* k, int
 
 CudaKv cuda_kv(const KvCache& cache) {
   const KvShape& shape = cache.shape();
-  const int64_t key_bytes = cache.value_offset(0);
-  return {shape.heads,
-          shape.key_dim,
-          shape.value_dim,
-          padded_dim(shape.value_dim),
-          static_cast<int32_t>(shape.type),
-          key_bytes,
-          cache.key_offset(1),
-          KvCache::kPageTokens,
-          cache.placed_pages()};
+  CudaKv out{};
+  out.heads = shape.heads;
+  out.key_dim = shape.key_dim;
+  out.value_dim = shape.value_dim;
+  out.value_pad = padded_dim(shape.value_dim);
+  out.type = static_cast<int32_t>(shape.type);
+  out.key_bytes = cache.value_offset(0);
+  out.head_bytes = cache.key_offset(1);
+  out.page_tokens = KvCache::kPageTokens;
+  out.pages = reinterpret_cast<const void* const*>(cache.placed_pages_.data());
+  out.scale_offset = cache.scale_offset(0);
+  out.scales = reinterpret_cast<const float*>(cache.placed_scales_.data());
+  out.first_bad =
+      reinterpret_cast<long long*>(const_cast<std::byte*>(cache.placed_first_bad_.data()));
+  return out;
+}
+
+void KvCache::set_size(int64_t tokens) {
+  NIBBLE_CHECK(pages_for(tokens) <= static_cast<int64_t>(buffers_.size()));
+  size_ = tokens;
 }
 
 void KvCache::truncate(int64_t tokens) {
   NIBBLE_CHECK(tokens >= 0 && tokens <= size_);
   size_ = tokens;
+  if (placed_first_bad_.size() != 0) cut_at_ = std::min(cut_at_, tokens);
   if (first_not_finite_ >= tokens) first_not_finite_ = INT64_MAX;
 }
 

@@ -7,6 +7,8 @@
 //           so that a register of 16 scores grows by q[dim] * 16 keys, without sums across lanes
 //   values  rows:                              [token][dim], padded with zeros to 16 dims
 //   scales  of keys, then of values:           [token] f32, if each token has its own
+//
+// On a card keys are rows, [token][dim], as values are; the sizes are the same.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +24,7 @@ namespace nibble::kernels {
 
 enum class KvType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2, kS8 };
 const char* name(KvType type);  // the word of --kv-cache-dtype: "f16"
+int64_t element_bytes(KvType type);
 inline bool is_quantized(KvType type) { return type >= KvType::kE4M3; }
 
 // How the keys and values of an 8-bit cache are held: stored = round(x / scale + zero). One number
@@ -59,12 +62,15 @@ class KvCache {
   // Adds m tokens: k is (m, heads, key_dim), v is (m, heads, value_dim), with the strides of a
   // token in elements. Values beyond the type's range become inf (f16: above 65504), which shows
   // in the logits; the 8-bit types saturate, and cannot hold nan and inf: see has_not_finite.
-  // Precondition: reserve(size() + m).
+  // Precondition: reserve(size() + m). On a CPU: a card's kernels append in attend().
   void append(device::Stream& stream, const Ops& ops, const float* k, int64_t ldk, const float* v,
               int64_t ldv, int64_t m);
 
   // Forgets the tokens from `tokens` on; keeps the memory. Precondition: tokens <= size().
   void truncate(int64_t tokens);
+
+  // A card's kernels have appended, or will have: so many tokens there are.
+  void set_size(int64_t tokens);
 
   // Gives back pages that hold nothing but tokens before `token`: a sliding window has passed
   // them. Attention must not look there again.
@@ -84,10 +90,6 @@ class KvCache {
 
   // For the kernels: pages, and where a head's part lies within each.
   const std::byte* const* pages() const { return page_data_.data(); }
-  // The same list in a card's memory.
-  const void* const* placed_pages() const {
-    return reinterpret_cast<const void* const*>(placed_pages_.data());
-  }
   int64_t key_offset(int64_t head) const { return head * head_bytes_; }
   int64_t value_offset(int64_t head) const { return head * head_bytes_ + key_bytes_; }
   // Of the keys' scales; the values' follow kPageTokens floats later. -1 without token_scales.
@@ -103,8 +105,10 @@ class KvCache {
   static float of_head(const std::vector<float>& list, int64_t head, float none) {
     return list.empty() ? none : list[list.size() == 1 ? 0 : static_cast<size_t>(head)];
   }
+  Result<void> place(device::Stream& stream);
   // False if a number was not finite and could not be stored so.
   bool store_token(const Ops& ops, int64_t token, const float* k, const float* v);
+  friend struct CudaKv cuda_kv(const KvCache& cache);
 
   KvShape shape_;
   KvScales scales_;
@@ -116,7 +120,12 @@ class KvCache {
   int64_t head_bytes_ = 0;   // all of one head in a page
   std::vector<device::Memory> buffers_;
   std::vector<std::byte*> page_data_;
+  // On a card. There the first token that is not finite is known; what truncate() says of it is
+  // told before the next token.
   device::Memory placed_pages_;
+  device::Memory placed_scales_;  // (4, heads), see CudaKv
+  device::Memory placed_first_bad_;
+  int64_t cut_at_ = INT64_MAX;
 };
 
 constexpr int64_t kMostCudaDim = 1024;  // of a key or value, on a card

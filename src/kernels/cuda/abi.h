@@ -13,6 +13,18 @@
 
 namespace nibble::kernels {
 
+// Codes, scales and zeros of an integer weight in tiles for Hopper (matmul/cuda_w4.cuh draws them).
+struct CudaTiles {
+  int32_t bits;   // 4, 8; 0: the weight is not in tiles
+  int32_t group;  // inputs that share a scale
+  int64_t k_pad;
+  int64_t groups;
+  int32_t scales_are_bf16;  // else f16
+  const void* codes;
+  const void* scales;
+  const void* zeros;  // or null
+};
+
 // A quantized weight in canonical form, packed simply (matmul/cuda_weight.h draws it).
 struct CudaWeight {
   int64_t n;
@@ -29,6 +41,7 @@ struct CudaWeight {
   const float* zero;     // (n, groups), or null
   const float* offset;   // (n, groups), or null
   const int32_t* order;  // (k), or null: column i of the codes belongs to input order[i]
+  CudaTiles tiles;       // instead of code, value, scale, zero and offset
 };
 
 // What happens to x before the product, in this order.
@@ -41,6 +54,20 @@ struct CudaInput {
   const int32_t* order;  // (k), or null
 };
 
+// Rows that are each added to all rows of a matrix: the biases of some layers.
+struct CudaRows {
+  static constexpr int kMost = 4;
+  struct Row {
+    const float* values;  // (n)
+    float* y;             // (m, n)
+    int64_t ldy;
+    int64_t n;
+  };
+  Row row[kMost];
+  int32_t count;
+};
+
+// A layer's keys and values: see attention/kv_cache.h. On a card keys are rows, like values.
 struct CudaKv {
   int64_t heads;
   int64_t key_dim;
@@ -51,14 +78,61 @@ struct CudaKv {
   int64_t head_bytes;
   int64_t page_tokens;
   const void* const* pages;
+  int64_t scale_offset;  // of the tokens' own scales in a head's part, the keys' first; -1: none
+  const float* scales;   // (4, heads): scales of keys, of values, zeros of both; null: 1 and 0
+  long long* first_bad;  // 8 bits: the first token with a number that is not finite
 };
 
-struct CudaAttention {
+// One step of a layer's attention, over m tokens at `position`: q and k are turned, k and v kept,
+// then q attends (rope/rope.h, attention/attention.h). q and k may be changed.
+struct CudaStep {
+  CudaKv kv;
   int64_t heads;
   float scale;
-  float soft_cap;
-  int64_t window;
+  float soft_cap;      // 0: none
+  int64_t window;      // 0: none
   const float* sinks;  // (heads), or null
+  int32_t exact;       // products in f32
+  int32_t neighbours;
+  const float* cos;  // as in RopeRows
+  const float* sin;
+  int64_t rotary_dim;  // 0: nothing is turned
+  float* q;
+  int64_t ldq;
+  float* k;
+  int64_t ldk;
+  const float* v;
+  int64_t ldv;
+  float* out;
+  int64_t ldo;
+  int64_t m;
+  int64_t position;
+  const int32_t* placed;  // where the position is read instead, or null
+  int64_t splits;         // of a context, at most
+  float* work;            // (heads, splits, value_dim + 2), heads rounded up to 16 for each of k's
+};
+
+// What sample() finds; in memory that the host reads.
+struct CudaSampled {
+  enum Status : int32_t { kDone, kNotFinite, kForTheHost };  // the last: too many to be ranked
+  int32_t id;
+  int32_t status;
+};
+
+// A token out of n logits: see sample/sample.h.
+struct CudaSample {
+  const float* logits;
+  int64_t n;
+  float temperature;
+  int32_t top_k;
+  float top_p;
+  float min_p;
+  float repeat_penalty;
+  uint8_t* seen;            // (n), by id, or null; `accepted` are marked in it first
+  const int32_t* accepted;  // ids; those that are not below n are left out
+  int64_t accepted_count;
+  double uniform;  // the random number
+  CudaSampled* answer;
 };
 
 struct CudaKernels {
@@ -75,28 +149,27 @@ struct CudaKernels {
   void (*activate)(NibbleCudaContext*, int function, const float* x, int64_t ldx, const float* up,
                    int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);  // up: or null
   void (*add_to)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
-                 int64_t n);  // ldx 0: the same row for all
+                 int64_t n);
+  void (*add_rows)(NibbleCudaContext*, const CudaRows* rows, int64_t m);
   void (*copy)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
                int64_t n);
   void (*scale_by)(NibbleCudaContext*, float factor, float* y, int64_t n);
   void (*soft_cap)(NibbleCudaContext*, float cap, float* y, int64_t n);
 
-  // cos and sin as in RopeRows.
-  void (*rotate)(NibbleCudaContext*, int neighbours, const float* cos, const float* sin,
-                 int64_t rotary_dim, float* x, int64_t ldx, int64_t m, int64_t heads,
-                 int64_t head_dim);
+  void (*attend)(NibbleCudaContext*, const CudaStep* step);
+  // The cache forgets that tokens from `token` on were not finite.
+  void (*forget_bad)(NibbleCudaContext*, long long* first_bad, int64_t token);
 
-  void (*append)(NibbleCudaContext*, const CudaKv* kv, const float* k, int64_t ldk, const float* v,
-                 int64_t ldv, int64_t first, int64_t m);
-  void (*attention)(NibbleCudaContext*, const CudaAttention* config, const CudaKv* kv,
-                    const float* q, int64_t ldq, int64_t position, int64_t m, float* out,
-                    int64_t ldo);
+  void (*sample)(NibbleCudaContext*, const CudaSample* call);
+  // out[i] = log(sum(e^logits[i])) - logits[i][targets[i]], of (m, n) logits.
+  void (*score)(NibbleCudaContext*, const float* logits, int64_t m, int64_t n,
+                const int32_t* targets, double* out);
 
   // Row ids[i] of the weight, in the order of the inputs, to row i of out (m, k).
   void (*look_up)(NibbleCudaContext*, const CudaWeight* weight, const int32_t* ids, int64_t m,
                   float* out);
   // x (m, k) as the weight wants it, to `out` with ldo >= k elements, padded with zeros: f32, or
-  // bf16. `work` has m rows of k f32.
+  // bf16. `work` has m rows of k f32, behind them 3 m f32 and k bytes.
   void (*prepare)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16);
   // y = x W^T by reading codes; x f32, prepared, its rows 16-byte aligned and padded. For few
@@ -107,6 +180,28 @@ struct CudaKernels {
   // the panel holds 64 rows at least.
   void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
                void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+
+  // y[i] (m, n of weight i) = x W^T for up to four weights in tiles that have the same k, group,
+  // bits, kind of scales, and zeros or none. x, prepared, is bf16 with zeros from k to tiles.k_pad;
+  // or f32, for up to 8 tokens, k a multiple of 8. Its rows are aligned to 16 bytes. Any m is
+  // right, up to 16 fast.
+  void (*multiply_few)(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
+                       const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
+                       int64_t m);
+  // The same for one weight and any number of tokens; bf16 alone.
+  void (*multiply_many)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
+                        float* y, int64_t ldy, int64_t m);
+
+  // x as codes, e4m3 or s8 by its format, with a scale (m) for each token: out (m, ldo) bytes,
+  // ldo >= k, padded with zeros. `work` as for prepare.
+  void (*prepare_codes)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
+                        int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
+  // y = scale (x W^T) row_scale by cuBLASLt, where x and the weight's codes are both e4m3, or s8 if
+  // `integers`; N and K are multiples of 16. row_scale (n), scale (m). The sums go to `sum` (m, n),
+  // 16-byte aligned, with lds a multiple of 4; it may be y.
+  void (*multiply_codes)(NibbleCudaContext*, const CudaWeight* weight, int integers, const void* x,
+                         int64_t ldx, const float* scale, const float* row_scale, void* sum,
+                         int64_t lds, float* y, int64_t ldy, int64_t m);
 
   // For `bench`: seconds to read `bytes` once, and of an n x n x n bf16 product; 0 when impossible.
   double (*read_seconds)(NibbleCudaContext*, int64_t bytes);

@@ -25,6 +25,38 @@ inline int blocks_for(int64_t count) {
 // Block indices are 31 bits in x, but 16 in y.
 constexpr int64_t kMostRows = 65535;
 
+// A kernel may be started while the one before it still runs (programmatic dependent launch). It
+// first does what needs nothing of that one, then calls wait_for_previous(); and it says with
+// let_next_start() that the next may come to that point. Every kernel that run() starts must wait.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" :::);
+#endif
+}
+
+// Starts a kernel that calls wait_for_previous(). Only the code for Hopper does so: other cards
+// start it when the one before has ended.
+template <class... P, class... A>
+void start(NibbleCudaContext* context, const char* name, void (*kernel)(P...), dim3 grid,
+           int threads, size_t shared, const A&... args) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = context->enter();
+  config.attrs = &early;
+  config.numAttrs = context->major == 9 ? 1 : 0;
+  context->note(name, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+}
+
 struct Sum {
   template <class T>
   static __device__ T join(T a, T b) {

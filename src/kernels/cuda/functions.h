@@ -15,16 +15,16 @@ void activate(NibbleCudaContext* context, int function, const float* x, int64_t 
               const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);
 void add_to(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy,
             int64_t m, int64_t n);
+void add_rows(NibbleCudaContext* context, const CudaRows* rows, int64_t m);
 void copy(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
           int64_t n);
 void scale_by(NibbleCudaContext* context, float factor, float* y, int64_t n);
 void soft_cap(NibbleCudaContext* context, float cap, float* y, int64_t n);
-void rotate(NibbleCudaContext* context, int neighbours, const float* cos, const float* sin,
-            int64_t rotary_dim, float* x, int64_t ldx, int64_t m, int64_t heads, int64_t head_dim);
-void append(NibbleCudaContext* context, const CudaKv* kv, const float* k, int64_t ldk,
-            const float* v, int64_t ldv, int64_t first, int64_t m);
-void attention(NibbleCudaContext* context, const CudaAttention* config, const CudaKv* kv,
-               const float* q, int64_t ldq, int64_t position, int64_t m, float* out, int64_t ldo);
+void attend(NibbleCudaContext* context, const CudaStep* step);
+void forget_bad(NibbleCudaContext* context, long long* first_bad, int64_t token);
+void sample(NibbleCudaContext* context, const CudaSample* call);
+void score(NibbleCudaContext* context, const float* logits, int64_t m, int64_t n,
+           const int32_t* targets, double* out);
 void look_up(NibbleCudaContext* context, const CudaWeight* weight, const int32_t* ids, int64_t m,
              float* out);
 void prepare(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
@@ -33,6 +33,16 @@ void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x
             float* y, int64_t ldy, int64_t m);
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
           int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
+                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
+void multiply_codes(NibbleCudaContext* context, const CudaWeight* weight, int integers,
+                    const void* x, int64_t ldx, const float* scale, const float* row_scale,
+                    void* sum, int64_t lds, float* y, int64_t ldy, int64_t m);
+void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, float* const* y,
+                  const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
+                  int64_t m);
+void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
+                   float* y, int64_t ldy, int64_t m);
 double read_seconds(NibbleCudaContext* context, int64_t bytes);
 double product_seconds(NibbleCudaContext* context, int64_t n);
 

@@ -105,9 +105,9 @@ Result<PackedWeight> pack(const tensor::QuantizedWeight& weight, Choice choice,
 void unpack_row(const PackedWeight& weight, int64_t n, float* out);
 
 // Rows of an embedding table: out[i] = W[ids[i]], (ids, K). `out` is the stream's, `ids` the host's
-// and in range.
+// and in range. `placed`: where the same ids already lie on a card, or null.
 void look_up(device::Stream& stream, const PackedWeight& table, std::span<const int32_t> ids,
-             float* out);
+             float* out, const int32_t* placed = nullptr);
 
 // y = x W^T. x is (m, k) with row stride ldx, y (m, n) with row stride ldy, both in elements.
 struct MatmulTarget {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/number.h"
+#include "kernels/matmul/cuda_tiles.h"
 #include "kernels/matmul/cuda_weight.h"
 #include "kernels/matmul/kernel.h"
 
@@ -381,6 +382,9 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
+  if (choice.packing == kTilePacking) {
+    return tile_layout(problem.n, problem.k, problem.weight).bytes;
+  }
   if (choice.packing == kCudaPacking) {
     return cuda_layout(problem.n, problem.k, problem.weight).bytes;
   }
@@ -441,11 +445,14 @@ void unpack_row_as_stored(const PackedWeight& weight, const Layout& l, int64_t n
 }
 
 void look_up(device::Stream& stream, const PackedWeight& table, std::span<const int32_t> ids,
-             float* out) {
+             float* out, const int32_t* placed) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
     constexpr int kIdsSlot = 8;
-    auto* placed = reinterpret_cast<int32_t*>(cuda->scratch(kIdsSlot, ids.size_bytes()));
-    cuda->to_device(placed, ids.data(), ids.size_bytes());
+    if (placed == nullptr) {
+      std::byte* copy = cuda->scratch(kIdsSlot, ids.size_bytes());
+      cuda->to_device(copy, ids.data(), ids.size_bytes());
+      placed = reinterpret_cast<const int32_t*>(copy);
+    }
     return cuda->kernels().look_up(cuda->context(), &table.cuda->weight, placed,
                                    static_cast<int64_t>(ids.size()), out);
   }

@@ -1,13 +1,67 @@
-// norm.h on a card: a block for each row.
+// norm.h on a card: a block for each row. Rows that are aligned stay in registers between the sum
+// and the result, and their weights come while the kernel before still runs.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/functions.h"
 
 namespace nibble::kernels::cuda {
 namespace {
 
+constexpr int kMostThreads = 1024;
+constexpr int kMostVectors = 4;  // of a thread
+
+__global__ void __launch_bounds__(kMostThreads)
+    rms_norm_vectors(const float* weight, int64_t n, float eps, int add_one, const float* delta,
+                     int64_t ldd, float* residual, const float* x, int64_t ldx, float* y,
+                     int64_t ldy) {
+  const int64_t row = blockIdx.x;
+  const int64_t first = int64_t{threadIdx.x} * 4;
+  const int64_t step = int64_t{blockDim.x} * 4;
+  const float none = add_one != 0 ? 0.0f : 1.0f;
+  float4 w[kMostVectors];
+  float4 v[kMostVectors];
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int64_t at = first + i * step;
+    w[i] = {none, none, none, none};
+    if (weight != nullptr && at < n) w[i] = *reinterpret_cast<const float4*>(weight + at);
+  }
+  wait_for_previous();
+  let_next_start();
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int64_t at = first + i * step;
+    v[i] = {0, 0, 0, 0};
+    if (at >= n) continue;
+    v[i] = *reinterpret_cast<const float4*>(x + row * ldx + at);
+    if (delta != nullptr) {
+      const float4 d = *reinterpret_cast<const float4*>(delta + row * ldd + at);
+      v[i] = {v[i].x + d.x, v[i].y + d.y, v[i].z + d.z, v[i].w + d.w};
+      *reinterpret_cast<float4*>(residual + row * ldx + at) = v[i];
+    }
+    squares = fmaf(v[i].x, v[i].x, fmaf(v[i].y, v[i].y, squares));
+    squares = fmaf(v[i].z, v[i].z, fmaf(v[i].w, v[i].w, squares));
+  }
+  squares = over_block<Sum>(squares);
+  const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
+  const float one = add_one != 0 ? 1.0f : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int64_t at = first + i * step;
+    if (at >= n) continue;
+    *reinterpret_cast<float4*>(y + row * ldy + at) = {
+        v[i].x * factor * (w[i].x + one), v[i].y * factor * (w[i].y + one),
+        v[i].z * factor * (w[i].z + one), v[i].w * factor * (w[i].w + one)};
+  }
+}
+
+bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
 __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add_one,
                               const float* delta, int64_t ldd, float* residual, const float* x,
                               int64_t ldx, float* y, int64_t ldy) {
+  wait_for_previous();
+  let_next_start();
   const int64_t row = blockIdx.x;
   const float* from = x + row * ldx;
   float squares = 0;
@@ -29,6 +83,8 @@ __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add
 
 __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t n, float eps,
                                 const float* x, int64_t ldx, float* y, int64_t ldy) {
+  wait_for_previous();
+  let_next_start();
   const float* from = x + blockIdx.x * ldx;
   float* to = y + blockIdx.x * ldy;
   float sum = 0;
@@ -54,16 +110,23 @@ __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t 
 void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float eps, int add_one,
               const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
               float* y, int64_t ldy, int64_t m) {
-  rms_norm_rows<<<static_cast<unsigned>(m), kThreads, 0, context->enter()>>>(
-      weight, n, eps, add_one, delta, ldd, residual, x, ldx, y, ldy);
-  context->launched("rms_norm");
+  const bool whole = n % 4 == 0 && ldd % 4 == 0 && ldx % 4 == 0 && ldy % 4 == 0 &&
+                     aligned(weight) && aligned(delta) && aligned(x) && aligned(y);
+  const dim3 grid(static_cast<unsigned>(m));
+  if (whole && n <= int64_t{4} * kMostThreads * kMostVectors) {
+    const int64_t vectors = (n / 4 + kWarp - 1) / kWarp * kWarp;
+    const int threads = static_cast<int>(vectors < kMostThreads ? vectors : kMostThreads);
+    return start(context, "rms_norm", rms_norm_vectors, grid, threads, 0, weight, n, eps, add_one,
+                 delta, ldd, residual, x, ldx, y, ldy);
+  }
+  start(context, "rms_norm", rms_norm_rows, grid, kThreads, 0, weight, n, eps, add_one, delta, ldd,
+        residual, x, ldx, y, ldy);
 }
 
 void layer_norm(NibbleCudaContext* context, const float* weight, const float* bias, int64_t n,
                 float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m) {
-  layer_norm_rows<<<static_cast<unsigned>(m), kThreads, 0, context->enter()>>>(weight, bias, n, eps,
-                                                                               x, ldx, y, ldy);
-  context->launched("layer_norm");
+  start(context, "layer_norm", layer_norm_rows, dim3(static_cast<unsigned>(m)), kThreads, 0, weight,
+        bias, n, eps, x, ldx, y, ldy);
 }
 
 }  // namespace nibble::kernels::cuda

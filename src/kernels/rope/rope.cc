@@ -6,8 +6,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "device/cuda.h"
-#include "kernels/cuda/abi.h"
 
 namespace nibble::kernels {
 namespace {
@@ -248,28 +246,12 @@ void Rope::fill(int64_t position, int64_t m, int64_t length, RopeRows* rows) con
   }
 }
 
-Result<void> place(device::Stream& stream, RopeRows* rows) {
-  device::Cuda* cuda = stream.cuda();
-  if (cuda == nullptr) return {};
-  const size_t bytes = rows->cos.size() * sizeof(float);  // sin has as many
-  if (rows->placed.size() < 2 * bytes) {
-    NIBBLE_ASSIGN(rows->placed, device::Memory::allocate(stream, 2 * bytes));
-  }
-  cuda->to_device(rows->placed.data(), rows->cos.data(), bytes);
-  cuda->to_device(rows->placed.data() + bytes, rows->sin.data(), bytes);
-  return {};
-}
-
 void rotate(device::Stream& stream, const Ops& ops, const RopeRows& rows, float* x, int64_t ldx,
             int64_t heads, int64_t head_dim) {
   if (rows.m == 0 || heads == 0) return;
   NIBBLE_CHECK(rows.rotary_dim <= head_dim);
   const bool halves = rows.order == PairOrder::kHalves;
-  if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    const auto* cos = reinterpret_cast<const float*>(rows.placed.data());
-    return cuda->kernels().rotate(cuda->context(), !halves, cos, cos + rows.cos.size(),
-                                  rows.rotary_dim, x, ldx, rows.m, heads, head_dim);
-  }
+  NIBBLE_CHECK(stream.cuda() == nullptr);
   const int64_t width = halves ? rows.rotary_dim / 2 : rows.rotary_dim;
   const auto turn = halves ? ops.rope->halves : ops.rope->neighbours;
   const int64_t together = std::max<int64_t>(1, 16384 / (heads * rows.rotary_dim));

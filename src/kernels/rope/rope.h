@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/memory.h"
 #include "device/stream.h"
 #include "kernels/ops.h"
 #include "nibble/result.h"
@@ -68,12 +67,10 @@ struct RopeRows {
   // kHalves: (m, rotary_dim / 2). kNeighbours: (m, rotary_dim), each cos twice, sin as -s, +s.
   std::vector<float> cos;
   std::vector<float> sin;
-  // Where the stream's kernels find them: see place().
-  device::Memory placed;
+  // Where a card's kernels find them; whoever steps brings them there.
+  const float* placed_cos = nullptr;
+  const float* placed_sin = nullptr;
 };
-
-// Brings rows that were filled to where the stream's kernels read them; on a CPU they are there.
-Result<void> place(device::Stream& stream, RopeRows* rows);
 
 class Rope {
  public:
@@ -100,8 +97,8 @@ class Rope {
   std::vector<double> long_frequencies_;  // kLongRope only
 };
 
-// Turns x (m, heads, head_dim) in place, by rows that were placed; ldx is the stride of a token in
-// elements.
+// Turns x (m, heads, head_dim) in place; ldx is the stride of a token in elements. On a CPU: a
+// card's kernels turn in attend().
 void rotate(device::Stream& stream, const Ops& ops, const RopeRows& rows, float* x, int64_t ldx,
             int64_t heads, int64_t head_dim);
 

@@ -7,7 +7,10 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "device/cuda.h"
 #include "kernels/activation/activation.h"
+#include "kernels/cuda/abi.h"
+#include "kernels/scratch.h"
 
 namespace nibble::kernels {
 
@@ -123,12 +126,12 @@ void Sampler::keep_largest(std::span<const float> logits, size_t k) {
   }
 }
 
-int32_t Sampler::draw() {
+int32_t Sampler::draw(double uniform) {
   // The largest weight is 1, so min_p compares with it directly.
   const auto stays = [&](size_t i) { return weight_[i] >= settings_.min_p; };
   double total = 0;
   for (size_t i = 0; i < weight_.size(); ++i) total += stays(i) ? weight_[i] : 0.0;
-  const double mark = random_.uniform() * total;
+  const double mark = uniform * total;
   double sum = 0;
   int32_t id = best_.front().id;
   for (size_t i = 0; i < weight_.size(); ++i) {
@@ -141,6 +144,10 @@ int32_t Sampler::draw() {
 }
 
 int32_t Sampler::sample(std::span<const float> logits) {
+  return sample(logits, settings_.temperature == 0 ? 0 : random_.uniform());
+}
+
+int32_t Sampler::sample(std::span<const float> logits, double uniform) {
   NIBBLE_CHECK(!logits.empty());
   const std::span<const float> l = penalised(logits);
   if (settings_.temperature == 0) return greedy(l);
@@ -150,7 +157,86 @@ int32_t Sampler::sample(std::span<const float> logits) {
   } else {
     keep_largest(l, std::min(k, l.size()));
   }
-  return draw();
+  return draw(uniform);
+}
+
+// Memory, and what the card does not know yet of the tokens that were seen.
+Result<void> Sampler::prepare_card(device::Stream& stream, int64_t n) {
+  if (answer_.size() == 0) {
+    NIBBLE_ASSIGN(answer_, device::SharedMemory::allocate(stream, sizeof(CudaSampled)));
+  }
+  if (settings_.repeat_penalty == 1) return {};
+  if (placed_seen_.size() == 0) {
+    const std::vector<std::byte> none(static_cast<size_t>(n));
+    NIBBLE_ASSIGN(placed_seen_, device::Memory::copy_of(stream, none.data(), none.size()));
+  }
+  const size_t bytes = (ids_.size() - told_) * sizeof(int32_t);
+  if (placed_ids_.size() < bytes || placed_ids_.size() == 0) {
+    NIBBLE_ASSIGN(placed_ids_,
+                  device::Memory::allocate(stream, std::max<size_t>(bytes, sizeof(int32_t))));
+  }
+  if (bytes > 0) stream.cuda()->to_device(placed_ids_.data(), ids_.data() + told_, bytes);
+  return {};
+}
+
+Result<std::optional<int32_t>> Sampler::sample_on_card(device::Stream& stream, const float* logits,
+                                                       int64_t n) {
+  device::Cuda& cuda = *stream.cuda();
+  NIBBLE_TRY(prepare_card(stream, n));
+  CudaSample call{};
+  call.logits = logits;
+  call.n = n;
+  call.temperature = settings_.temperature;
+  call.top_k = settings_.top_k;
+  call.top_p = settings_.top_p;
+  call.min_p = settings_.min_p;
+  call.repeat_penalty = settings_.repeat_penalty;
+  call.uniform = settings_.temperature == 0 ? 0 : random_.uniform();
+  if (settings_.repeat_penalty != 1) {
+    call.seen = reinterpret_cast<uint8_t*>(placed_seen_.data());
+    call.accepted = reinterpret_cast<const int32_t*>(placed_ids_.data());
+    call.accepted_count = static_cast<int64_t>(ids_.size() - told_);
+  }
+  told_ = ids_.size();
+  call.answer = reinterpret_cast<CudaSampled*>(answer_.data());
+  cuda.kernels().sample(cuda.context(), &call);
+  NIBBLE_TRY(cuda.wait());
+  const CudaSampled answer = *call.answer;
+  if (answer.status == CudaSampled::kNotFinite) return std::optional<int32_t>();
+  if (answer.status == CudaSampled::kDone) return std::optional<int32_t>(answer.id);
+  std::vector<float> copy(static_cast<size_t>(n));
+  NIBBLE_TRY(device::copy_to_host(stream, copy.data(), logits, copy.size() * sizeof(float)));
+  return std::optional<int32_t>(sample(copy, call.uniform));
+}
+
+double log_sum_exp(std::span<const float> row) {
+  const double top = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (float v : row) sum += std::exp(static_cast<double>(v) - top);
+  return top + std::log(sum);
+}
+
+Result<void> negative_log_likelihoods(device::Stream& stream, const float* logits, int64_t m,
+                                      int64_t n, std::span<const int32_t> targets,
+                                      std::span<double> out) {
+  NIBBLE_CHECK(targets.size() == static_cast<size_t>(m) && out.size() == targets.size());
+  device::Cuda* cuda = stream.cuda();
+  if (cuda == nullptr) {
+    for (int64_t i = 0; i < m; ++i) {
+      const std::span<const float> row(logits + i * n, static_cast<size_t>(n));
+      const auto at = static_cast<size_t>(i);
+      const bool finite =
+          std::all_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); });
+      out[at] = finite ? log_sum_exp(row) - row[static_cast<size_t>(targets[at])] : NAN;
+    }
+    return {};
+  }
+  std::byte* memory = cuda->scratch(kSampleCudaSlot, targets.size() * (sizeof(double) + 4));
+  auto* placed_out = reinterpret_cast<double*>(memory);
+  auto* placed_targets = reinterpret_cast<int32_t*>(placed_out + m);
+  cuda->to_device(placed_targets, targets.data(), targets.size_bytes());
+  cuda->kernels().score(cuda->context(), logits, m, n, placed_targets, placed_out);
+  return cuda->to_host(out.data(), placed_out, out.size_bytes());
 }
 
 }  // namespace nibble::kernels

@@ -11,7 +11,9 @@
 //   min-p           those with less than p times the largest probability go
 //
 // and then one is drawn by probability. Equal logits rank by id, lower first. Everything is done by
-// one thread in a fixed order: the same logits, settings and seed give the same token.
+// one thread in a fixed order: the same logits, settings and seed give the same token. A card does
+// the same, so that only the token comes to the host; where many are to be ranked (top-k above
+// 1024, or top-p of a flat distribution) it leaves that to the host.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,8 @@
 #include <span>
 #include <vector>
 
+#include "device/memory.h"
+#include "device/recording.h"
 #include "kernels/ops.h"
 #include "nibble/result.h"
 
@@ -71,6 +75,11 @@ class Sampler {
   // The next token. Precondition: logits are finite and not empty.
   int32_t sample(std::span<const float> logits);
 
+  // The same of n logits in a card's memory, which need not be finite: nothing if they are not. The
+  // error is what went wrong on the card until now. Precondition: stream.cuda().
+  Result<std::optional<int32_t>> sample_on_card(device::Stream& stream, const float* logits,
+                                                int64_t n);
+
  private:
   struct Candidate {
     float logit;
@@ -82,7 +91,9 @@ class Sampler {
   double weight_of(float logit, float largest) const;
   void keep_all(std::span<const float> logits);
   void keep_largest(std::span<const float> logits, size_t k);
-  int32_t draw();
+  int32_t sample(std::span<const float> logits, double uniform);
+  int32_t draw(double uniform);
+  Result<void> prepare_card(device::Stream& stream, int64_t n);
 
   SampleSettings settings_;
   Random random_;
@@ -91,6 +102,20 @@ class Sampler {
   std::vector<float> work_;      // logits after the penalty
   std::vector<Candidate> best_;  // those that stay; best first unless all do
   std::vector<double> weight_;   // of each of best_: e^((logit - largest) / temperature)
+  // On a card.
+  device::SharedMemory answer_;
+  device::Memory placed_seen_;  // a byte for each id
+  device::Memory placed_ids_;   // those of ids_ that it is to learn of
+  size_t told_ = 0;             // ids_ that the card has seen
 };
+
+// Of m rows of n logits: minus the logarithm of the probability of targets[i]. `logits` and
+// `out` are where the stream's kernels run and where the host reads; targets are in range. Sums are
+// in double. nan where a logit is not finite.
+Result<void> negative_log_likelihoods(device::Stream& stream, const float* logits, int64_t m,
+                                      int64_t n, std::span<const int32_t> targets,
+                                      std::span<double> out);
+// log(sum(e^row)).
+double log_sum_exp(std::span<const float> row);
 
 }  // namespace nibble::kernels
