@@ -265,7 +265,26 @@ void check_panel(std::mt19937& random, const Weight& w, const OnCard& card) {
   }
 }
 
+// Whatever the size, what is chosen can run.
+void check_choices(int bits) {
+  for (const int n : {1, 64, 576, 4096, 8192, 14336, 16896, 28672, 57344, 200000}) {
+    for (const int k : {32, 64, 576, 4096, 6144, 8192, 14336, 53248}) {
+      for (const int group : {32, 64, 128, 192, 256, k}) {
+        for (const int m : {1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 1024, 4096, 20000}) {
+          W4Args a;
+          a.bits = bits, a.n = n, a.k = k, a.group = group, a.m = m;
+          const W4Choice c = choose_w4(a, 132);
+          if (w4_can(a, c)) continue;
+          ++failures;
+          std::printf("BAD choice %s: n %d k %d group %d m %d\n", name(c).c_str(), n, k, group, m);
+        }
+      }
+    }
+  }
+}
+
 int check(int bits) {
+  check_choices(bits);
   std::mt19937 random(7);
   void* workspace = nullptr;
   FINE(cudaMalloc(&workspace, w4_workspace(processors())));
@@ -285,6 +304,13 @@ int check(int bits) {
       const OnCard card = pack(w);
       OnCard mutable_card = card;
       check_panel(random, w, card);
+      for (const int m : ms) {
+        W4Args a;
+        a.bits = bits, a.n = w.n, a.k = w.k, a.group = w.group, a.m = m;
+        if (m > 256 && n > 1000) continue;
+        check_product(random, w, card, m, choose_w4(a, processors()), random() % 2 != 0, workspace);
+        ++count;
+      }
       for (W4Choice c : tiles()) {
         for (const int split : {0, 1, 2, 4, 8}) {
           c.split = split;
