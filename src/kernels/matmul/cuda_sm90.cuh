@@ -40,6 +40,21 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether a wait would be over.
+__device__ inline bool barrier_is_done(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Copies that tell the barrier of their bytes.
 __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                  uint64_t policy) {
@@ -156,10 +171,20 @@ __device__ inline uint32_t load_shared_u16(uint32_t address) {
   return v;
 }
 
-// wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight rows
-// are 1024 bytes): the low word, and the high one, which is the same for all. Steps along a row add
-// to the low one by 16 bytes.
-__device__ inline uint32_t describe_tile(uint32_t address) { return address >> 4 | 1u << 16; }
+__device__ inline void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ inline void store_shared_u32(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+// wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight
+// rows are 1024 bytes): the low word, and the high one, which is the same for all. Steps along a
+// row add to the low one by 16 bytes. In a cluster an address has the block's rank in its high
+// bits.
+__device__ inline uint32_t describe_tile(uint32_t address) {
+  return (address & 0x3ffffu) >> 4 | 1u << 16;
+}
 #define NIBBLE_TILE_HIGH "0x40000040"
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
