@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -278,13 +279,17 @@ Error Sequence::blame() const {
     culprit = module;
   };
   const int64_t most = batch_of(*stream_);
-  for (int64_t done = 0; runner && cache && !found && done < length(); done += most) {
-    const auto m = static_cast<size_t>(std::min(most, length() - done));
-    const std::span<const int32_t> all(tokens_);
-    if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
-                         ear)) {
-      break;
+  try {
+    for (int64_t done = 0; runner && cache && !found && done < length(); done += most) {
+      const auto m = static_cast<size_t>(std::min(most, length() - done));
+      const std::span<const int32_t> all(tokens_);
+      if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
+                           ear)) {
+        break;
+      }
     }
+  } catch (const std::bad_alloc&) {
+    // What is wrong is said all the same; only the culprit stays the last module.
   }
   return {ErrorCode::kCorrupt,
           fmt::format("the logits are not finite (nan or inf); the first module whose output was "

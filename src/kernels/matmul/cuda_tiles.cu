@@ -56,6 +56,14 @@ __global__ void look_up_tile_rows(CudaWeight w, const int32_t* ids, float* out) 
 
 }  // namespace
 
+cudaError_t make_tile_work(NibbleCudaContext* context) {
+  if (context->major != 9 || context->tile_work != nullptr) return cudaSuccess;
+  const size_t bytes = w4_workspace(context->multiprocessors);
+  cudaError_t error = cudaMalloc(&context->tile_work, bytes);
+  if (error == cudaSuccess) error = cudaMemsetAsync(context->tile_work, 0, bytes, context->enter());
+  return error;
+}
+
 void look_up_tiles(NibbleCudaContext* context, const CudaWeight& weight, const int32_t* ids,
                    int64_t m, float* out) {
   look_up_tile_rows<<<static_cast<unsigned>(m), kThreads, 0, context->enter()>>>(weight, ids, out);
@@ -75,7 +83,7 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
                   int64_t m) {
   W4Args of_each[4];
   for (int i = 0; i < count; ++i) of_each[i] = args_of(*weights[i]);
-  for (int64_t done = 0; done < m; done += kFewTokens) {
+  for (int64_t done = 0; done < m;) {
     for (int i = 0; i < count; ++i) {
       of_each[i].y = y[i] + done * ldy[i];
       of_each[i].ldy = ldy[i];
@@ -89,22 +97,22 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
     few.k = static_cast<int>(weights[0]->k);
     few.m = static_cast<int>(m - done < kFewTokens ? m - done : kFewTokens);
     few.stream = context->enter();
-    const W4FewPlan plan = plan_w4_few(few, context->multiprocessors);
-    context->note("multiply_few", plan.ranks == 0
-                                      ? cudaErrorInvalidConfiguration
-                                      : launch_w4_few(few, plan, context->multiprocessors));
+    // The tokens lie in shared memory: of very long rows it holds fewer.
+    W4FewPlan plan = plan_w4_few(few, context->multiprocessors);
+    while (plan.ranks == 0 && few.m > 1) {
+      few.m = (few.m + 1) / 2;
+      plan = plan_w4_few(few, context->multiprocessors);
+    }
+    if (plan.ranks == 0) return context->note("multiply_few", cudaErrorInvalidConfiguration);
+    context->note("multiply_few", launch_w4_few(few, plan, context->multiprocessors));
+    done += few.m;
   }
 }
 
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
                    float* y, int64_t ldy, int64_t m) {
-  if (context->tile_work == nullptr) {
-    const size_t bytes = w4_workspace(context->multiprocessors);
-    cudaError_t error = cudaMalloc(&context->tile_work, bytes);
-    if (error == cudaSuccess) {
-      error = cudaMemsetAsync(context->tile_work, 0, bytes, context->enter());
-    }
-    if (error != cudaSuccess) return context->note("multiply_many", error);
+  if (const cudaError_t error = make_tile_work(context); error != cudaSuccess) {
+    return context->note("multiply_many", error);
   }
   W4Args args = args_of(*weight);
   args.x = static_cast<const __nv_bfloat16*>(x);

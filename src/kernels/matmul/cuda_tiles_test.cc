@@ -206,13 +206,24 @@ TEST_F(Hopper, every_number_of_tokens_around_the_edges_is_right) {
 TEST_F(Hopper, large_and_long_weights_are_right) {
   WeightFormat format = {
       .element = Element::kS4, .scaled = true, .group_k = 128, .scale_type = DType::kBF16};
-  for (const auto& [n, k] : {std::pair{256, 14336}, {20000, 512}, {1024, 8192}}) {
+  for (const auto& [n, k] : {std::pair{256, 14336}, {20000, 512}, {1024, 8192}, {70, 57344}}) {
     const tensor::QuantizedWeight w = random_weight(format, n, k, 9);
     const PackedWeight weight = packed(w, {});
     for (const int64_t m : {1, 4, 8, 13, 16, 40}) {
       const std::vector<float> x = normal_floats(m * k, static_cast<uint32_t>(m));
       expect_product(w, x, m, product(weight, x, m), tolerance(k, m), std::to_string(n));
     }
+  }
+}
+
+// What a byte holds, although four bits never have it.
+TEST_F(Hopper, zeros_beyond_the_codes_are_right) {
+  tensor::QuantizedWeight w = random_weight(kAsymmetric, 200, 512, 21);
+  for (size_t i = 0; i < w.zero.size(); ++i) w.zero[i] = static_cast<float>(i * 7 % 128);
+  const PackedWeight weight = packed(w, {});
+  for (const int64_t m : {1, 12, 20, 60, 200, 1030}) {
+    const std::vector<float> x = normal_floats(m * w.k, static_cast<uint32_t>(m));
+    expect_product(w, x, m, product(weight, x, m), tolerance(w.k, m), "zeros to 127");
   }
 }
 

@@ -39,8 +39,11 @@ __device__ void default_zeros(uint32_t (&zero)[2]) {
 template <int kBits>
 __device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
   if constexpr (kBits == 4) {
+    // Not by a shift: zeros may be up to 127, and shifted ones are no longer linear above 16.
+    constexpr uint32_t kSixteen = 0x41804180u;
     zero[0] = mul_bf16x2(__byte_perm(pair, 0, 0x4040), kTwoTo127 | 0x80008000u);
-    zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141) << 4, kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141), kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(zero[1], kSixteen);
   } else {
     for (int h = 0; h < 2; ++h) {
       const float v = static_cast<float>(static_cast<int8_t>(pair >> (8 * h)));
