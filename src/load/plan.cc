@@ -258,6 +258,9 @@ class Planner {
     facts.method = source_.method;
     facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
+    for (uint32_t i = 0; i < checkpoint_.file_count(); ++i) {
+      facts.files.push_back(checkpoint_.file_name(i));
+    }
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));

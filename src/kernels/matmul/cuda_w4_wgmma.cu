@@ -1,45 +1,730 @@
-// The variants of cuda_w4_wgmma_device.cuh's kernel, which of them a product gets, and their
-// launch.
+// y = x W^T with 4- or 8-bit weights and bf16 x for 17 tokens and more, on Hopper (compute
+// capability 9.0).
+//
+// Weights are the A operand of wgmma, made in registers from codes that lie in the order of its
+// fragments; tokens are the B operand, in shared memory. A block is 12 warps and computes tiles of
+// 128 or 256 rows x 32 to 256 tokens: one thread of the last warp copies stages of 128 inputs
+// (codes, scales, x) into a ring, two warpgroups multiply. Codes do not wait for the kernel before
+// this one in the stream; x does.
+//
+// Work is cut so that all multiprocessors have the same:
+//   split 2, 4, 8   the blocks of a cluster share the inputs of one tile and add their sums through
+//   its memory split 0         tiles x steps are one line, cut into equal runs ("stream-K"). A run
+//   may begin within a tile: its
+//                   block writes these sums to the workspace, and the block with the tile's first
+//                   step adds them, in order. What is more than two tiles a block is left whole.
+// Sums are added in a fixed order: results do not change between calls.
 #include <atomic>
 
+#include "kernels/matmul/cuda_sm90.cuh"
 #include "kernels/matmul/cuda_w4_wgmma.cuh"
-#include "kernels/matmul/cuda_w4_wgmma_device.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
 
-using namespace w4;  // NOLINT
+constexpr int kStrip = 64;  // rows
+constexpr int kBlock = 64;  // inputs
+constexpr int kStepBlocks = 2;
+constexpr int kConsumers = 256;                  // threads
+constexpr int kBlockThreads = kConsumers + 128;  // registers are given by warpgroups
+constexpr int kMostStages = 32;
+constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
+constexpr size_t kFlagBytes = kMostBlocks * sizeof(uint32_t);
+
+struct Work {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const uint8_t* zeros;
+  int n, m;
+  int blocks;  // of 64 inputs
+  int steps;   // of 128
+  int strips;  // of 64 rows
+  int groups;
+  int group;
+  int scale_rows;     // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
+  bool scale_at_end;  // one group: the sums are multiplied
+  bool scales_are_bf16;
+  bool y_is_bf16;
+  bool y_in_pairs;  // pairs of bf16 rows are aligned
+  int token_tiles;
+  int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
+  int tiles;
+  int split;
+  int stages;
+  float4* partial;
+  uint32_t* flags;
+  void* y;
+  int64_t ldy;
+};
+
+// Steps [begin, end) of a tile.
+struct Segment {
+  int tile, begin, end;
+};
+
+// A block's segments, in order.
+class Segments {
+ public:
+  __device__ explicit Segments(const Work& w)
+      : w_(w), me_(static_cast<int>(gridDim.x - 1 - blockIdx.x)), at_(begin_of(me_)) {}
+
+  __device__ bool next(Segment& s) {
+    if (w_.split > 1) {
+      if (whole_ > 0) return false;
+      ++whole_;
+      const int rank = static_cast<int>(blockIdx.x) % w_.split;
+      s.tile = static_cast<int>(blockIdx.x) / w_.split;
+      s.begin = w_.steps * rank / w_.split;
+      s.end = w_.steps * (rank + 1) / w_.split;
+      return true;
+    }
+    const int end = begin_of(me_ + 1);
+    if (at_ < end) {
+      s.tile = at_ / w_.steps;
+      s.begin = at_ - s.tile * w_.steps;
+      s.end = min(w_.steps, s.begin + end - at_);
+      at_ += s.end - s.begin;
+      return true;
+    }
+    s = {w_.shared_tiles + me_ + whole_ * static_cast<int>(gridDim.x), 0, w_.steps};
+    ++whole_;
+    return s.tile < w_.tiles;
+  }
+
+  __device__ int me() const { return me_; }
+  // Where a block's run begins on the line of shared tiles. Later runs belong to blocks that are
+  // started earlier, so that no block waits for one that has yet to find room.
+  __device__ int begin_of(int block) const {
+    return static_cast<int>(static_cast<int64_t>(w_.shared_tiles) * w_.steps * block / gridDim.x);
+  }
+
+ private:
+  const Work& w_;
+  int me_;
+  int at_;
+  int whole_ = 0;
+};
+
+template <int kTokens, int kHeights, int kBits>
+struct Sizes {
+  static constexpr int kStrips = 2 * kHeights;
+  static constexpr int kRows = kStrip * kStrips;
+  static constexpr int kTileBytes = kStrip * kBlock * kBits / 8;
+  static constexpr int kXBlockBytes = kTokens * kBlock * 2;
+  static constexpr int kXBytes = kStepBlocks * kXBlockBytes;
+  static constexpr int kStageBytes = kXBytes + kStrips * kStepBlocks * kTileBytes;
+  static constexpr int kLd = kRows + 4;  // of the sums of a cluster's block: no bank conflicts
+  static constexpr int kSumBytes = kTokens * kLd * 4;
+  __host__ __device__ static constexpr int scale_bytes(int scale_rows) {
+    return kStrips * scale_rows * kStrip * 3;
+  }
+  static size_t shared_bytes(int stages, int scale_rows) {
+    return 1024 + static_cast<size_t>(stages) * (kStageBytes + scale_bytes(scale_rows) + 16);
+  }
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// Where the parts of the ring lie.
+template <class S>
+struct Ring {
+  uint32_t base, scales, barriers;
+  int stages, scale_bytes, scale_rows;
+
+  __device__ Ring(uint32_t memory, const Work& w)
+      : base((memory + 1023) & ~1023u),
+        stages(w.stages),
+        scale_bytes(S::scale_bytes(w.scale_rows)),
+        scale_rows(w.scale_rows) {
+    scales = base + static_cast<uint32_t>(stages) * S::kStageBytes;
+    barriers = scales + static_cast<uint32_t>(stages * scale_bytes);
+  }
+  __device__ uint32_t full(int s) const { return barriers + 16 * s; }
+  __device__ uint32_t empty(int s) const { return barriers + 16 * s + 8; }
+  __device__ uint32_t x(int s) const { return base + s * S::kStageBytes; }
+  __device__ uint32_t codes(int s) const { return x(s) + S::kXBytes; }
+  __device__ uint32_t scale(int s, int strip) const {
+    return scales + s * scale_bytes + strip * scale_rows * (2 * kStrip);
+  }
+  __device__ uint32_t zero(int s, int strip) const {
+    return scales + s * scale_bytes + S::kStrips * scale_rows * (2 * kStrip) +
+           strip * scale_rows * kStrip;
+  }
+};
+
+// ---- the copies ---------------------------------------------------------------------------------
+
+// Three warps, one thread each: codes, scales and zeros, x. Parts of weights that do not exist (the
+// last tile's strips, the last step's block) are those before them: nothing that is stored comes
+// from them, or their x is zero. An instruction saved here is a stage that comes sooner.
+constexpr int kProducers = 3;
+
+template <class S, int kTokens>
+class Producer {
+ public:
+  __device__ Producer(const Work& w, const CUtensorMap* map, const Ring<S>& ring)
+      : w_(w), map_(map), ring_(ring) {}
+
+  __device__ void run(int warp) {
+    if (warp == 0) {
+      codes();
+    } else if (warp == 1) {
+      scales();
+    } else if (warp == 2) {
+      x();
+    }
+  }
+
+ private:
+  // The next stage, once it is free.
+  __device__ uint32_t next(uint32_t bytes) {
+    const int s = s_;
+    const uint32_t full = ring_.full(s);
+    sm90::barrier_wait(ring_.empty(s), phase_ ^ 1);
+    sm90::barrier_expect(full, bytes);
+    return full;
+  }
+  __device__ void advance() {
+    if (++s_ == ring_.stages) s_ = 0, phase_ ^= 1;
+  }
+  __device__ uint64_t policy() const {
+    return w_.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
+  }
+  __device__ int strip_of(const Segment& g, int i) const {
+    return min(g.tile / w_.token_tiles * S::kStrips + i, w_.strips - 1);
+  }
+
+  __device__ void codes() {
+    constexpr int kBytes = kStepBlocks * S::kTileBytes;
+    const uint64_t policy = this->policy();
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      const uint8_t* from[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i) {
+        const int64_t block =
+            static_cast<int64_t>(strip_of(g, i)) * w_.blocks + g.begin * kStepBlocks;
+        from[i] = w_.codes + block * S::kTileBytes;
+      }
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(S::kStrips * kBytes);
+        const uint32_t to = ring_.codes(s_);
+        const bool both = step * kStepBlocks + 1 < w_.blocks;
+#pragma unroll
+        for (int i = 0; i < S::kStrips; ++i) {
+          sm90::copy_bulk(to + i * kBytes, from[i], both ? kBytes : kBytes / 2, full, policy);
+          if (!both)
+            sm90::copy_bulk(to + i * kBytes + kBytes / 2, from[i], kBytes / 2, full, policy);
+          from[i] += kBytes;
+        }
+        advance();
+      }
+    }
+  }
+
+  __device__ void scales() {
+    const uint64_t policy = this->policy();
+    const int count = ring_.scale_rows;               // of a step
+    const int inputs = kStepBlocks * kBlock / count;  // that share one
+    const uint32_t all_rows = S::kStrips * count * kStrip;
+    const uint32_t bytes =
+        (w_.scale_at_end ? 0 : 2 * all_rows) + (w_.zeros != nullptr ? all_rows : 0);
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      int group = g.begin * kStepBlocks * kBlock / w_.group;
+      int within = g.begin * kStepBlocks * kBlock - group * w_.group;  // inputs
+      int64_t row[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i)
+        row[i] = static_cast<int64_t>(strip_of(g, i)) * w_.groups;
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(bytes);
+        const bool run = count == 1 || (inputs == w_.group && group + count <= w_.groups);
+#pragma unroll 1
+        for (int r = 0; r < count; r += run ? count : 1) {
+          const int rows = run ? count : 1;
+          const int there = min(group, w_.groups - 1);
+#pragma unroll
+          for (int i = 0; i < S::kStrips; ++i) {
+            if (!w_.scale_at_end) {
+              sm90::copy_bulk(ring_.scale(s_, i) + r * 2 * kStrip,
+                              w_.scales + (row[i] + there) * 2 * kStrip, rows * 2 * kStrip, full,
+                              policy);
+            }
+            if (w_.zeros != nullptr) {
+              sm90::copy_bulk(ring_.zero(s_, i) + r * kStrip, w_.zeros + (row[i] + there) * kStrip,
+                              rows * kStrip, full, policy);
+            }
+          }
+          within += rows * inputs;
+          while (within >= w_.group) within -= w_.group, ++group;
+        }
+        advance();
+      }
+    }
+  }
+
+  __device__ void x() {
+    const uint64_t policy = sm90::evict_last();
+    sm90::wait_for_earlier_grid();
+    Segment g;
+    for (Segments all(w_); all.next(g);) {
+      const int token = g.tile % w_.token_tiles * kTokens;
+#pragma unroll 1
+      for (int step = g.begin; step < g.end; ++step) {
+        const uint32_t full = next(S::kXBytes);
+#pragma unroll
+        for (int b = 0; b < kStepBlocks; ++b) {
+          sm90::copy_tile(ring_.x(s_) + b * S::kXBlockBytes, map_,
+                          (step * kStepBlocks + b) * kBlock, token, full, policy);
+        }
+        advance();
+      }
+    }
+  }
+
+  const Work& w_;
+  const CUtensorMap* map_;
+  const Ring<S>& ring_;
+  int s_ = 0;
+  uint32_t phase_ = 0;
+};
+
+// ---- codes to numbers
+// ------------------------------------------------------------------------------------------------
+
+// What is subtracted from and multiplied with the weights of rows g and g + 8, as pairs of bf16.
+struct Grid {
+  uint32_t zero[2];
+  uint32_t scale[2];
+};
+
+template <int kBits>
+__device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
+  if constexpr (kBits == 4) {
+    zero[0] = (pair & 0xffu) * 0x10001u | kBf16Magic;
+    zero[1] = (pair >> 8) * 0x10001u | kBf16Magic;
+  } else {
+    for (int h = 0; h < 2; ++h) {
+      const float v = static_cast<float>(static_cast<int8_t>(pair >> (8 * h)));
+      zero[h] = __byte_perm(__float_as_uint(v), 0, 0x3232);
+    }
+  }
+}
+
+__device__ inline void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2]) {
+  if (!are_bf16) {
+    const float2 s = w4_scales(pair, false);
+    const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
+    pair = *reinterpret_cast<const uint32_t*>(&rounded);
+  }
+  scale[0] = __byte_perm(pair, 0, 0x1010);
+  scale[1] = __byte_perm(pair, 0, 0x3232);
+}
+
+// Step j of 16 inputs of a block: the A fragment.
+template <int kBits, bool kScaled>
+__device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid, bool zeros,
+                         uint32_t (&a)[4]) {
+  if constexpr (kBits == 4) {
+    a[0] = sub_bf16x2(w4_pair<0>(codes[j]), grid.zero[0]);
+    a[1] = sub_bf16x2(w4_pair<1>(codes[j]), grid.zero[1]);
+    a[2] = sub_bf16x2(w4_pair<2>(codes[j]), grid.zero[0]);
+    a[3] = sub_bf16x2(w4_pair<3>(codes[j]), grid.zero[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // 128 + the low seven bits, minus 128, or 256 where the eighth is set.
+      const uint32_t bytes = codes[2 * j + i / 2] >> (8 * (i % 2));
+      a[i] = sub_bf16x2(and_or(bytes, 0x007f007fu, kBf16Magic),
+                        and_or(bytes, 0x00800080u, kBf16Magic));
+      if (zeros) a[i] = sub_bf16x2(a[i], grid.zero[i % 2]);
+    }
+  }
+  if constexpr (kScaled) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = mul_bf16x2(a[i], grid.scale[i % 2]);
+  }
+}
+
+// A square of 4 x 4 over the four lanes of a row, transposed.
+__device__ inline void trade(uint32_t (&v)[4], int t) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool high = (t & step) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & step) != 0) continue;
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + step], step);
+      if (high) {
+        v[i] = got;
+      } else {
+        v[i + step] = got;
+      }
+    }
+  }
+}
+
+// ---- what becomes of sums
+// --------------------------------------------------------------------------------------------
+
+// Two rows' numbers, in memory as y's type.
+__device__ inline void store(const Work& w, int row, int token, float v) {
+  if (row >= w.n || token >= w.m) return;
+  const int64_t at = token * w.ldy + row;
+  if (w.y_is_bf16) {
+    static_cast<__nv_bfloat16*>(w.y)[at] = __float2bfloat16_rn(v);
+  } else {
+    static_cast<float*>(w.y)[at] = v;
+  }
+}
+
+template <int kCount>
+__device__ void store_sums(const Work& w, int row, int token, const float (&d)[kCount]) {
+  if (w.y_is_bf16 && w.y_in_pairs) {
+    // Lanes of rows g and g ^ 1 trade, and each stores two rows of one token.
+    const bool odd = (threadIdx.x & 4) != 0;
+    const int mine = token + (odd ? 1 : 0);
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? d[j] : d[j + 1], 4);
+      const float low = odd ? other : d[j];
+      const float high = odd ? d[j + 1] : other;
+      const int r = (row & ~1) + j / 2 % 2 * 8;
+      const int t = mine + j / 4 * 8;
+      if (r < w.n && t < w.m) {
+        *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(w.y) + t * w.ldy + r) =
+            __floats2bfloat162_rn(low, high);
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) store(w, row + j / 2 % 2 * 8, token + j / 4 * 8 + j % 2, d[j]);
+}
+
+template <class S, int kTokens, int kHeights>
+struct Sums {
+  static constexpr int kCount = kTokens / 2;
+  static constexpr int kQuads = kHeights * kCount / 4;
+
+  // A part of a tile, for the block that has its first step.
+  static __device__ void leave(const Work& w, int me, const float (&d)[kHeights][kCount]) {
+    float4* to = w.partial + static_cast<int64_t>(me) * kQuads * kConsumers + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* v = &d[i / (kCount / 4)][i % (kCount / 4) * 4];
+      __stcg(to + i * kConsumers, make_float4(v[0], v[1], v[2], v[3]));
+    }
+    __threadfence();
+    sm90::sync_some(1, kConsumers);
+    if (threadIdx.x == 0) sm90::store_release(w.flags + me, 1);
+  }
+
+  static __device__ void gather(const Work& w, const Segments& all, const Segment& g,
+                                float (&d)[kHeights][kCount]) {
+    const int end = (g.tile + 1) * w.steps;
+    int from = all.me();
+    while (all.begin_of(++from) < end) {
+      while (sm90::load_acquire(w.flags + from) == 0) {
+      }
+      const float4* at = w.partial + static_cast<int64_t>(from) * kQuads * kConsumers + threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kQuads; ++i) {
+        const float4 v = __ldcg(at + i * kConsumers);
+        float* to = &d[i / (kCount / 4)][i % (kCount / 4) * 4];
+        to[0] += v.x, to[1] += v.y, to[2] += v.z, to[3] += v.w;
+      }
+    }
+    sm90::sync_some(1, kConsumers);
+    // For the next launch.
+    if (threadIdx.x == 0) {
+      for (int i = all.me() + 1; i < from; ++i) w.flags[i] = 0;
+    }
+  }
+
+  static __device__ void scale(const Work& w, int strip, float (&d)[kCount]) {
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32 % 4;
+    const auto* from = reinterpret_cast<const uint32_t*>(
+        w.scales + static_cast<int64_t>(min(strip, w.strips - 1)) * w.groups * 2 * kStrip);
+    const float2 s = w4_scales(from[lane / 4 * 4 + warp], w.scales_are_bf16);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) d[j] *= j / 2 % 2 == 0 ? s.x : s.y;
+  }
+
+  // The blocks of a cluster add their sums, each for its share of the tokens. All consumers.
+  static __device__ void stage(uint32_t at, int row, const float (&d)[kHeights][kCount]) {
+    sm90::sync_some(1, kConsumers);  // nobody reads the ring any more
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int m = 0; m < kHeights; ++m) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const int r = row + m * kStrip + j / 2 % 2 * 8;
+        const int token = j / 4 * 8 + 2 * t + j % 2;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + (token * S::kLd + r) * 4), "f"(d[m][j])
+                     : "memory");
+      }
+    }
+  }
+  static __device__ void add_cluster(const Work& w, uint32_t at, int first_row, int first_token) {
+    const int rank = static_cast<int>(sm90::cluster_rank());
+    const int tokens = kTokens / w.split;
+    constexpr int kRowQuads = S::kRows / 4;
+    for (int i = threadIdx.x; i < tokens * kRowQuads; i += kConsumers) {
+      const int token = rank * tokens + i / kRowQuads;
+      const int row = i % kRowQuads * 4;
+      if (first_token + token >= w.m || first_row + row >= w.n) continue;
+      float4 sum = make_float4(0, 0, 0, 0);
+      for (int p = 0; p < w.split; ++p) {
+        const float4 v =
+            sm90::load_of_cluster(at + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
+        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      }
+      store(w, first_row + row, first_token + token, sum.x);
+      store(w, first_row + row + 1, first_token + token, sum.y);
+      store(w, first_row + row + 2, first_token + token, sum.z);
+      store(w, first_row + row + 3, first_token + token, sum.w);
+    }
+  }
+};
+
+// ---- the products
+// ----------------------------------------------------------------------------------------------------
+
+// The two warpgroups: strips [kHeights wg, kHeights (wg + 1)) of a tile each.
+template <int kTokens, int kHeights, bool kOnSums, int kBits, class S>
+struct Consumer {
+  static constexpr int kCount = kTokens / 2;
+  using Out = Sums<S, kTokens, kHeights>;
+
+  const Work& w;
+  const Ring<S>& ring;
+  const int wg = static_cast<int>(threadIdx.x) / 128;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // A lane's codes, scales and zeros of the first stage.
+  const uint32_t codes_at = ring.codes(0) + wg * kHeights * kStepBlocks * S::kTileBytes +
+                            (warp * 32 + lane) * (kBits * 4);
+  const uint32_t scale_at = ring.scale(0, wg* kHeights) + lane / 4 * 16 + warp * 4;
+  const uint32_t zero_at = ring.zero(0, wg* kHeights) + lane / 4 * 8 + warp * 2;
+  int s = 0;  // the stage at hand
+  uint32_t phase = 0;
+  int before = -1;  // the stage whose products may still run
+
+  __device__ void release() {
+    if (before >= 0 && lane == 0) sm90::barrier_arrive(ring.empty(before));
+    before = -1;
+  }
+
+  // Of strip m of the warpgroup's and a row of the step's scales.
+  __device__ void grid_of(int m, int row, Grid& grid) const {
+    const int at = m * ring.scale_rows + row;
+    if constexpr (!kOnSums) {
+      grid.scale[0] = grid.scale[1] = 0x3f803f80u;
+      if (!w.scale_at_end) {
+        bf16_scales_of(sm90::load_shared_u32(scale_at + s * ring.scale_bytes + at * 2 * kStrip),
+                       w.scales_are_bf16, grid.scale);
+      }
+    }
+    grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
+    if (w.zeros != nullptr) {
+      zeros_of<kBits>(sm90::load_shared_u16(zero_at + s * ring.scale_bytes + at * kStrip),
+                      grid.zero);
+    }
+  }
+
+  // d (one strip) += sums of a group x its scales.
+  static __device__ void add(float (&d)[kCount], const float (&sum)[kCount], float2 scale) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) d[j] = fmaf(sum[j], j / 2 % 2 == 0 ? scale.x : scale.y, d[j]);
+  }
+
+  __device__ void run(const Segment& g, float (&d)[kHeights][kCount]) {
+    float group[kOnSums ? kHeights : 1][kOnSums ? kCount : 1];
+    float2 scale[kHeights];
+    uint32_t a[2][4][4];
+#pragma unroll
+    for (int m = 0; m < kHeights; ++m) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        d[m][j] = 0;
+        if constexpr (kOnSums) group[m][j] = 0;
+      }
+      scale[m] = make_float2(0, 0);
+    }
+    for (int step = g.begin; step < g.end; ++step) {
+      sm90::barrier_wait(ring.full(s), phase);
+      uint32_t codes[kStepBlocks][kHeights][kBits];
+#pragma unroll
+      for (int c = 0; c < kStepBlocks * kHeights; ++c) {
+        const int b = c / kHeights, m = c % kHeights;
+        const uint32_t at = codes_at + s * S::kStageBytes + (m * kStepBlocks + b) * S::kTileBytes;
+#pragma unroll
+        for (int q = 0; q < kBits / 4; ++q) {
+          const uint4 v = sm90::load_shared(at + 16 * q);
+          codes[b][m][4 * q] = v.x, codes[b][m][4 * q + 1] = v.y;
+          codes[b][m][4 * q + 2] = v.z, codes[b][m][4 * q + 3] = v.w;
+        }
+      }
+      const uint64_t x = sm90::describe_tile(ring.x(s));
+#pragma unroll
+      for (int c = 0; c < kStepBlocks * kHeights; ++c) {
+        const int b = c / kHeights, m = c % kHeights;
+        Grid grid;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (j == 0 || (j == 2 && !kOnSums)) {
+            grid_of(m, kOnSums ? 0 : (2 * b + j / 2) * ring.scale_rows / 4, grid);
+          }
+          fragment<kBits, !kOnSums>(codes[b][m], j, grid, w.zeros != nullptr, a[c % 2][j]);
+        }
+        if constexpr (kOnSums) {
+          if (c == 0) {  // the sums of the group before are done
+            sm90::wgmma_wait<0>();
+#pragma unroll
+            for (int h = 0; h < kHeights; ++h) {
+              sm90::keep(group[h]);
+              add(d[h], group[h], scale[h]);
+              const uint32_t pair =
+                  sm90::load_shared_u32(scale_at + s * ring.scale_bytes + h * 2 * kStrip);
+              scale[h] = w4_scales(pair, w.scales_are_bf16);
+            }
+          }
+        }
+        sm90::wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const uint64_t tile = x + static_cast<uint64_t>((b * S::kXBlockBytes + j * 32) >> 4);
+          if constexpr (kOnSums) {
+            sm90::wgmma(group[m], a[c % 2][j], tile, b != 0 || j != 0);
+          } else {
+            sm90::wgmma(d[m], a[c % 2][j], tile, 1);
+          }
+        }
+        sm90::wgmma_commit();
+        sm90::wgmma_wait<1>();
+        if (c == 0) release();
+      }
+      before = s;
+      if (++s == ring.stages) s = 0, phase ^= 1;
+    }
+    sm90::wgmma_wait<0>();
+    release();
+#pragma unroll
+    for (int m = 0; m < kHeights; ++m) {
+      if constexpr (kOnSums) {
+        sm90::keep(group[m]);
+        add(d[m], group[m], scale[m]);
+      } else {
+        sm90::keep(d[m]);
+      }
+    }
+  }
+
+  __device__ void all_segments() {
+    const int in_tile = wg * kHeights * kStrip + warp * 16 + lane / 4;
+    Segments all(w);
+    Segment g;
+    while (all.next(g)) {
+      float d[kHeights][kCount];
+      run(g, d);
+      const int first_row = g.tile / w.token_tiles * S::kRows;
+      const int token = g.tile % w.token_tiles * kTokens;
+      if (w.split == 1 && g.begin != 0) {
+        Out::leave(w, all.me(), d);
+        continue;
+      }
+      if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
+      if (w.scale_at_end) {
+#pragma unroll
+        for (int m = 0; m < kHeights; ++m) {
+          Out::scale(w, first_row / kStrip + wg * kHeights + m, d[m]);
+        }
+      }
+      if (w.split > 1) {
+        Out::stage(ring.base, in_tile, d);
+        sm90::cluster_sync();
+        Out::add_cluster(w, ring.base, first_row, token);
+        sm90::cluster_sync();
+        return;
+      }
+#pragma unroll
+      for (int m = 0; m < kHeights; ++m) {
+        store_sums(w, first_row + in_tile + m * kStrip, token + threadIdx.x % 4 * 2, d[m]);
+      }
+    }
+  }
+};
+
+#endif  // sm_90a
+
+template <int kTokens, int kHeights, bool kOnSums, int kBits, int kPerProcessor>
+__global__ __launch_bounds__(kBlockThreads,
+                             kPerProcessor) void multiply(const __grid_constant__ CUtensorMap x_map,
+                                                          const __grid_constant__ Work w) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Sizes<kTokens, kHeights, kBits>;
+  extern __shared__ uint8_t memory[];
+  const Ring<S> ring(sm90::shared_address(memory), w);
+  sm90::let_later_grid_start();
+  if (const int i = static_cast<int>(threadIdx.x) - kConsumers; i >= 0 && i < ring.stages) {
+    sm90::barrier_init(ring.full(i), kProducers);
+    sm90::barrier_init(ring.empty(i), kConsumers / 32);
+    sm90::barrier_inits_done();
+    if (i == 0) sm90::prefetch_map(&x_map);
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    sm90::give_registers<kPerProcessor == 1 ? 56 : 48>();
+    if (threadIdx.x % 32 == 0) {
+      Producer<S, kTokens>(w, &x_map, ring)
+          .run(static_cast<int>(threadIdx.x) / 32 - kConsumers / 32);
+    }
+    if (w.split > 1) {
+      __syncwarp();
+      sm90::cluster_sync();
+      sm90::cluster_sync();
+    }
+  } else {
+    sm90::take_registers<kPerProcessor == 1 ? 224 : 96>();
+    sm90::wait_for_earlier_grid();
+    Consumer<kTokens, kHeights, kOnSums, kBits, S>{w, ring}.all_segments();
+  }
+#endif
+}
+
+// ---- launching
+// -------------------------------------------------------------------------------------------------------
 
 using Kernel = void (*)(CUtensorMap, Work);
 
 struct Variant {
-  W4Choice choice;
+  int rows, tokens;
+  bool on_sums;
   int bits;
   int per_processor;
-  int threads;
   Kernel kernel;
   int stage_bytes;
   int sum_bytes;
+  size_t (*shared_bytes)(int stages, int scale_rows);
 };
 
-template <int kTokens, int kStrips, bool kOnSums, int kBits, int kPerProcessor>
+template <int kTokens, int kHeights, bool kOnSums, int kBits, int kPerProcessor>
 constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kOnSums, kBits, kPerProcessor>;
-  return {{S::kRows, kTokens, kOnSums},
-          kBits,
-          kPerProcessor,
-          S::kThreads,
-          multiply<S>,
-          S::kStageBytes,
-          S::kSumBytes};
+  using S = Sizes<kTokens, kHeights, kBits>;
+  return {S::kRows,       kTokens,       kOnSums,
+          kBits,          kPerProcessor, multiply<kTokens, kHeights, kOnSums, kBits, kPerProcessor>,
+          S::kStageBytes, S::kSumBytes,  S::shared_bytes};
 }
 
 constexpr Variant kVariants[] = {
-    variant<32, 2, true, 4, 2>(),   variant<32, 4, true, 4, 1>(),   variant<64, 2, true, 4, 1>(),
-    variant<64, 4, true, 4, 1>(),   variant<64, 4, false, 4, 1>(),  variant<128, 2, true, 4, 1>(),
-    variant<128, 2, false, 4, 1>(), variant<128, 4, false, 4, 1>(), variant<256, 2, false, 4, 1>(),
-    variant<32, 4, true, 8, 1>(),   variant<64, 4, true, 8, 1>(),   variant<64, 4, false, 8, 1>(),
-    variant<128, 2, true, 8, 1>(),  variant<128, 2, false, 8, 1>(), variant<256, 2, false, 8, 1>(),
+    variant<32, 1, true, 4, 2>(),  variant<32, 1, false, 4, 2>(),  variant<64, 1, true, 4, 1>(),
+    variant<64, 1, false, 4, 2>(), variant<128, 1, false, 4, 1>(), variant<256, 1, false, 4, 1>(),
+    variant<32, 2, true, 4, 1>(),  variant<64, 2, false, 4, 1>(),  variant<128, 2, false, 4, 1>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -49,8 +734,8 @@ int scale_rows_of(const W4Args& args) {
 
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
-    if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
-        v.choice.on_sums == choice.on_sums && v.bits == args.bits) {
+    if (v.rows == choice.rows && v.tokens == choice.tokens && v.on_sums == choice.on_sums &&
+        v.bits == args.bits) {
       return &v;
     }
   }
@@ -63,7 +748,6 @@ void describe_weight(const W4Args& args, Work& w) {
   w.codes = static_cast<const uint8_t*>(args.codes);
   w.scales = static_cast<const uint8_t*>(args.scales);
   w.zeros = static_cast<const uint8_t*>(args.zeros);
-  w.has_zeros = args.zeros != nullptr;
   w.scales_are_bf16 = args.scales_are_bf16;
   w.n = args.n;
   w.blocks = div_up(args.k, kBlock);
@@ -147,44 +831,18 @@ bool w4_can(const W4Args& args, const W4Choice& choice) {
 
 size_t w4_workspace(int multiprocessors) {
   // Sums of 256 x 128 outputs a block, or of two smaller ones.
-  return kFlagBytes +
-         static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
+  return kFlagBytes + static_cast<size_t>(multiprocessors) * 256 * 128 * sizeof(float);
 }
 
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
-  const bool sums = scale_rows_of(args) == 1;
-  const auto tiles = [&](int rows, int tokens) {
-    return div_up(args.n, rows) * div_up(args.m, tokens);
-  };
-  const bool few_rows = tiles(256, args.m) * 2 < multiprocessors;
-  const bool short_rows = args.k <= 6144;
   W4Choice c;
-  c.on_sums = sums;
-  if (args.m <= 32 && sums) {
-    c.tokens = 32;
-    if (few_rows && short_rows && args.bits == 4) {
-      c.split = 4;
-    } else {
-      c.rows = 256;
-    }
-  } else if (args.m <= 64 || (args.m <= 128 && few_rows && short_rows && sums && args.bits == 4)) {
-    c.tokens = 64;
-    if (args.m > 64) c.split = 2;
-    if (!few_rows || !sums || args.bits == 8) c.rows = 256;
-  } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
-    c.tokens = 128;
-    if (args.m > 128) c.split = 2;
-    if (tiles(256, 128) * 2 > multiprocessors * 3 && args.bits == 4)
-      c.rows = 256, c.on_sums = false;
-  } else {
-    c.tokens = 256;
-    c.on_sums = false;
-    const int count = tiles(c.rows, c.tokens);
-    if (count * 2 <= multiprocessors) c.split = 2;
-    if (count <= multiprocessors && count * 10 > multiprocessors * 9) c.split = 1;
+  c.tokens = args.m <= 32 ? 32 : args.m <= 64 ? 64 : args.m <= 128 ? 128 : 256;
+  c.on_sums = c.tokens <= 64 && scale_rows_of(args) == 1;
+  const int tiles = div_up(args.n, c.rows) * div_up(args.m, c.tokens);
+  if (tiles * 2 <= multiprocessors) {
+    c.split = 2;
+    while (c.split < 8 && tiles * c.split * 2 <= multiprocessors) c.split *= 2;
   }
-  // Clusters that do not fit at once take turns.
-  if (c.split > 1 && tiles(c.rows, c.tokens) * c.split > multiprocessors) c.split = 0;
   if (!w4_can(args, c)) c.split = 0;
   return c;
 }
@@ -195,23 +853,21 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
   CUtensorMap map;
-  if (const cudaError_t e = describe_x(args, v.choice.tokens, map); e != cudaSuccess) return e;
+  if (const cudaError_t e = describe_x(args, v.tokens, map); e != cudaSuccess) return e;
 
   Work w{};
   describe_weight(args, w);
   w.m = args.m;
-  w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
+  w.scale_at_end = w.groups == 1 && !v.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;
   w.y_is_bf16 = args.y_is_bf16;
-  w.y_in_quads =
-      args.n % 4 == 0 && args.ldy % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.y_in_pairs =
       args.n % 2 == 0 && args.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(args.y) % 4 == 0;
   w.flags = static_cast<uint32_t*>(args.workspace);
   w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
-  w.token_tiles = div_up(args.m, v.choice.tokens);
-  w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
+  w.token_tiles = div_up(args.m, v.tokens);
+  w.tiles = div_up(args.n, v.rows) * w.token_tiles;
 
   int blocks = 0;
   if (choice.split > 1) {
@@ -230,16 +886,16 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
 
   const int most = (c.shared + 1024) / v.per_processor - 1024;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
-  while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
-  w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
-  if (w.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
+  while (w.stages > 1 && static_cast<int>(v.shared_bytes(w.stages, w.scale_rows)) > most)
+    --w.stages;
+  if (choice.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
     w.stages = div_up(v.sum_bytes, v.stage_bytes);
   }
 
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(v.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes));
+  config.blockDim = dim3(kBlockThreads);
+  config.dynamicSmemBytes = v.shared_bytes(w.stages, w.scale_rows);
   config.stream = args.stream;
   cudaLaunchAttribute attribute[2];
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -250,6 +906,87 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   config.attrs = attribute;
   config.numAttrs = w.split > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
+}
+
+// ---- the panel
+// -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+// A warp makes 16 rows x 64 inputs. A lane has pairs of inputs of two rows; the four lanes of a row
+// trade so that each has eight neighbours.
+template <int kBits>
+__global__ void __launch_bounds__(256)
+    make_panel(Work w, int first_strip, int strips, int rows, __nv_bfloat16* panel, int64_t ldp) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int64_t count = int64_t{strips} * w.blocks * 4;
+  const int64_t warps = int64_t{gridDim.x} * (blockDim.x / 32);
+  for (int64_t i = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32; i < count;
+       i += warps) {
+    const int tile = static_cast<int>(i % 4);
+    const int block = static_cast<int>(i / 4 % w.blocks);
+    const int strip = static_cast<int>(i / 4 / w.blocks);
+    const int64_t of_strip = first_strip + strip;
+    const auto* from = reinterpret_cast<const uint4*>(
+        w.codes + ((of_strip * w.blocks + block) * 4 + tile) * (kStrip * kBlock * kBits / 32) +
+        lane * (kBits * 4));
+    uint32_t codes[kBits];
+#pragma unroll
+    for (int q = 0; q < kBits / 4; ++q) {
+      const uint4 v = __ldcs(from + q);
+      codes[4 * q] = v.x, codes[4 * q + 1] = v.y, codes[4 * q + 2] = v.z, codes[4 * q + 3] = v.w;
+    }
+    uint32_t pair[2][8];  // [row g or g + 8][eight inputs 8 h]: inputs 8 h + 2 t, 8 h + 2 t + 1
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      Grid grid;
+      const int group = min((block * kBlock + j / 2 * (kBlock / 2)) / w.group, w.groups - 1);
+      const int64_t at = (of_strip * w.groups + group) * kStrip + g * 8 + tile * 2;
+      bf16_scales_of(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at), w.scales_are_bf16,
+                     grid.scale);
+      grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
+      if (w.zeros != nullptr)
+        zeros_of<kBits>(*reinterpret_cast<const uint16_t*>(w.zeros + at), grid.zero);
+      uint32_t a[4];
+      fragment<kBits, true>(codes, j, grid, w.zeros != nullptr, a);
+      pair[0][2 * j] = a[0], pair[1][2 * j] = a[1];
+      pair[0][2 * j + 1] = a[2], pair[1][2 * j + 1] = a[3];
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = strip * kStrip + tile * 16 + r * 8 + g;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        // A transposed square of 4 x 4: lane t ends with what the four lanes have of inputs 8 (4
+        // half + t).
+        uint32_t v[4];
+#pragma unroll
+        for (int h = 0; h < 4; ++h) v[h] = pair[r][4 * half + h];
+        trade(v, t);
+        if (row < rows) {
+          *reinterpret_cast<uint4*>(panel + row * ldp + block * kBlock + (4 * half + t) * 8) =
+              make_uint4(v[0], v[1], v[2], v[3]);
+        }
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace
+
+cudaError_t launch_w4_panel(const W4Args& args, int first, int rows, __nv_bfloat16* panel,
+                            int64_t ldp) {
+  Work w{};
+  describe_weight(args, w);
+  const int strips = div_up(rows, kStrip);
+  const int64_t warps = int64_t{strips} * w.blocks * 4;
+  const auto blocks = static_cast<unsigned>(min((warps + 7) / 8, int64_t{132 * 32}));
+  make_panel<4><<<blocks, 256, 0, args.stream>>>(w, first / kStrip, strips, rows, panel, ldp);
+  return cudaGetLastError();
 }
 
 }  // namespace nibble::kernels::cuda
