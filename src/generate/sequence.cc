@@ -163,12 +163,13 @@ Result<void> Sequence::for_logits(const float* hidden, int64_t m, const Use& use
   }
   rows = std::min(rows, m);
   NIBBLE_TRY(reserve_logits(rows));
+  last_row_ = -1;  // until that of the last token is there: this may end before
   for (int64_t begin = 0; begin < m; begin += rows) {
     const int64_t count = std::min(rows, m - begin);
     runner_.logits(*stream_, hidden + begin * decoder_->spec.width(), count,
                    reinterpret_cast<float*>(logits_.data()));
-    last_row_ = count - 1;
     NIBBLE_TRY(use(begin, count));
+    if (begin + count == m) last_row_ = count - 1;
   }
   return {};
 }
@@ -299,6 +300,7 @@ Error Sequence::blame() const {
 
 void Sequence::truncate(int64_t length) {
   NIBBLE_CHECK(length >= 0 && length <= this->length());
+  if (length < this->length()) last_row_ = -1;  // logits are those of a token that is gone
   tokens_.resize(static_cast<size_t>(length));
   cache_.truncate(length);
 }

@@ -287,6 +287,22 @@ TEST_F(FakeCard, a_cache_that_ran_out_of_memory_half_way_tells_kernels_of_all_it
   }
 }
 
+TEST_F(FakeCard, memory_to_work_in_grows_by_half_where_there_is_room_and_else_by_what_is_needed) {
+  is("");
+  auto cuda = device::Cuda::open(0);
+  ASSERT_TRUE(cuda) << cuda.error().message;
+  const int64_t before = taken();
+  (*cuda)->scratch(0, 1000);
+  EXPECT_EQ(taken() - before, 1000);
+  (*cuda)->scratch(0, 1001);
+  EXPECT_EQ(taken() - before, 1500);
+  is("wall=" + std::to_string(before + 2000));
+  (*cuda)->scratch(0, 1600);
+  EXPECT_EQ(taken() - before, 1600);
+  EXPECT_THROW((*cuda)->scratch(0, 2001), device::CardMemoryRanOut);
+  EXPECT_EQ(taken() - before, 0);
+}
+
 // ---- the program
 
 cli::Ran nibble(std::vector<std::string> arguments, const std::string& card,
