@@ -162,8 +162,8 @@ TEST(cuda_tiles, a_scale_that_16_bits_do_not_hold_is_told_where) {
             "as f16 and u8");
 }
 
-// x rounded to bf16 (2^-9 of each product), sums of K terms in f32, and from 17 tokens on scales and
-// weights rounded to bf16.
+// x rounded to bf16 (2^-9 of each product), sums of K terms in f32, and from 17 tokens on scales
+// and weights rounded to bf16.
 double tolerance(int64_t k, int64_t m) {
   return 0x1p-9 + (m > 16 ? 2 * 0x1p-9 : 0) + static_cast<double>(k + 8) * 0x1p-23;
 }
