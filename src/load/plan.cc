@@ -339,7 +339,7 @@ class Planner {
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
     auto listed = quantization_->listed(declared);
     auto module = listed ? plan_module(declared, *quantization_, lookup_, options_)
-                         : Result<PlannedModule>(fail(std::move(listed).error()));
+                         : Result<PlannedModule>(fail(listed.error()));
     if (!module) {
       plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.
