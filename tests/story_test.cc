@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,29 @@ TEST_P(Story, prefill_then_decode_is_one_prefill) {
     // Another order of float32 sums; the bound of golden_test.cc, with 30 layers instead of 2.
     EXPECT_LE(error, 16 * 1.4e-5 * 15 * most) << "token " << i;
   }
+}
+
+// Those that are held would be of a token that is gone.
+TEST_P(Story, after_tokens_were_forgotten_there_are_no_logits_to_go_on_from) {
+  const Model model = load({});
+  const std::vector<int32_t> ids = prompt(model);
+  ASSERT_GT(ids.size(), 2u);
+  Session session(model);
+  GenerateOptions one;
+  one.max_tokens = 1;
+  one.temperature = 0;
+  one.ignore_eos = true;
+  ASSERT_TRUE(session.logits(ids));
+  const auto before = session.generate({}, one);
+  ASSERT_TRUE(before) << before.error().message;
+  session.truncate(static_cast<int64_t>(ids.size()) - 1);
+  const auto none = session.generate({}, one);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message,
+            "there are no logits yet: nothing was appended, or not to its end");
+  const auto after = session.generate(std::span(ids).last(1), one);
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_EQ(after->tokens, before->tokens);
 }
 
 // Texts of two ISAs may part where two logits are closer than the precision of `fast`: then the

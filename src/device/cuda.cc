@@ -220,10 +220,15 @@ std::byte* Cuda::scratch(int slot, size_t bytes) {
   NIBBLE_CHECK(slot >= 0 && slot < kSlots);
   Scratch& scratch = scratch_[slot];
   if (scratch.size < bytes || scratch.data == nullptr) {
-    const size_t wanted = std::max({bytes, scratch.size + scratch.size / 2, size_t{256}});
+    const size_t least = std::max(bytes, size_t{256});
+    size_t wanted = std::max(least, scratch.size + scratch.size / 2);
     if (scratch.data != nullptr) release(scratch.data);
     scratch = {};
     scratch.data = static_cast<std::byte*>(allocate(wanted));
+    if (scratch.data == nullptr && wanted > least) {  // what the plan counted may be all there is
+      wanted = least;
+      scratch.data = static_cast<std::byte*>(allocate(wanted));
+    }
     if (scratch.data == nullptr) {
       throw CardMemoryRanOut(
           fmt::format("the memory of the card ran out: {} MiB more, to work in, do not fit on {}",

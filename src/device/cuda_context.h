@@ -24,12 +24,13 @@ struct NibbleCudaContext {
   int multiprocessors = 1;
   cudaStream_t stream = nullptr;
   NibbleCudaStaging* staging = nullptr;  // device/cuda_device.cu; made when it is first asked for
-  void* tile_work = nullptr;  // matmul/cuda_tiles.cu: of products in tiles; made when needed
+  void* tile_work = nullptr;  // matmul/cuda_tiles.cu: of products in tiles; on Hopper
   // For blocks that count who is last; whoever is puts its counter back to 0.
   static constexpr int64_t kCounters = 4096;
   unsigned* counters = nullptr;
   cudaEvent_t marked = nullptr;
   bool failed = false;
+  bool failed_before_recording = false;
   char error[512] = {};
   std::unique_ptr<nibble::kernels::CublasLt, nibble::kernels::CublasLtDeleter> cublas;
 

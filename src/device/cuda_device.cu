@@ -113,7 +113,9 @@ NibbleCudaContext* open(int index, char* error, size_t size) {
   }
   constexpr size_t kCounterBytes = NibbleCudaContext::kCounters * sizeof(unsigned);
   if (code == cudaSuccess) code = cudaMalloc(&context->counters, kCounterBytes);
-  if (code == cudaSuccess) code = cudaMemset(context->counters, 0, kCounterBytes);
+  if (code == cudaSuccess) {  // in the kernels' own stream, which does not wait for another
+    code = cudaMemsetAsync(context->counters, 0, kCounterBytes, context->stream);
+  }
   if (code == cudaSuccess && info(index, &properties, error, size) == 0) {
     context->major = properties.major;
     context->multiprocessors = properties.multiprocessors;
@@ -211,6 +213,7 @@ void wait(NibbleCudaContext* context) {
 }
 
 void begin_recording(NibbleCudaContext* context) {
+  context->failed_before_recording = context->failed;
   cudaStreamBeginCapture(context->enter(), cudaStreamCaptureModeRelaxed);
 }
 
@@ -223,6 +226,8 @@ void* end_recording(NibbleCudaContext* context) {
   }
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();  // it is told by the null
+  // So are the launches that a broken recording refused: what they were to do is done without one.
+  if (made == nullptr) context->failed = context->failed_before_recording;
   return made;
 }
 

@@ -32,7 +32,11 @@ Result<void> Staging::begin(Stream& stream, size_t bytes) {
   used_ = 0;
   Cuda* cuda = stream.cuda();
   if (cuda == nullptr) return {};
-  cuda->device().wait_for_mark(cuda->context());
+  if (marked_) {
+    cuda->device().wait_for_mark(cuda->context());
+  } else {  // memory ran out between the two: the copy may still be under way
+    cuda->device().wait(cuda->context());
+  }
   if (host_.size() >= bytes) return {};
   const size_t wanted = std::max<size_t>(bytes, 4096);
   // Both or none: one of them may not be had.
@@ -55,11 +59,15 @@ const void* Staging::put_bytes(const void* from, size_t bytes) {
 void Staging::send(Stream& stream) {
   Cuda* cuda = stream.cuda();
   if (cuda == nullptr) return;
+  marked_ = false;
   cuda->device().upload(cuda->context(), placed_.data(), host_.data(), used_);
 }
 
 void Staging::sent(Stream& stream) {
-  if (Cuda* cuda = stream.cuda(); cuda != nullptr) cuda->device().mark(cuda->context());
+  Cuda* cuda = stream.cuda();
+  if (cuda == nullptr) return;
+  cuda->device().mark(cuda->context());
+  marked_ = true;
 }
 
 void Recording::give_up(Stream& stream) {

@@ -65,6 +65,7 @@ class Staging {
   SharedMemory host_;
   Memory placed_;
   size_t used_ = 0;
+  bool marked_ = true;  // false: what was sent last ended without sent()
 };
 
 // Recorded kernels read and write where they did when they were recorded: numbers that change from

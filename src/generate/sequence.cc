@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -162,12 +163,13 @@ Result<void> Sequence::for_logits(const float* hidden, int64_t m, const Use& use
   }
   rows = std::min(rows, m);
   NIBBLE_TRY(reserve_logits(rows));
+  last_row_ = -1;  // until that of the last token is there: this may end before
   for (int64_t begin = 0; begin < m; begin += rows) {
     const int64_t count = std::min(rows, m - begin);
     runner_.logits(*stream_, hidden + begin * decoder_->spec.width(), count,
                    reinterpret_cast<float*>(logits_.data()));
-    last_row_ = count - 1;
     NIBBLE_TRY(use(begin, count));
+    if (begin + count == m) last_row_ = count - 1;
   }
   return {};
 }
@@ -278,13 +280,17 @@ Error Sequence::blame() const {
     culprit = module;
   };
   const int64_t most = batch_of(*stream_);
-  for (int64_t done = 0; runner && cache && !found && done < length(); done += most) {
-    const auto m = static_cast<size_t>(std::min(most, length() - done));
-    const std::span<const int32_t> all(tokens_);
-    if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
-                         ear)) {
-      break;
+  try {
+    for (int64_t done = 0; runner && cache && !found && done < length(); done += most) {
+      const auto m = static_cast<size_t>(std::min(most, length() - done));
+      const std::span<const int32_t> all(tokens_);
+      if (!runner->forward(*stream_, all.subspan(static_cast<size_t>(done), m), length(), *cache,
+                           ear)) {
+        break;
+      }
     }
+  } catch (const std::bad_alloc&) {
+    // What is wrong is said all the same; only the culprit stays the last module.
   }
   return {ErrorCode::kCorrupt,
           fmt::format("the logits are not finite (nan or inf); the first module whose output was "
@@ -294,6 +300,7 @@ Error Sequence::blame() const {
 
 void Sequence::truncate(int64_t length) {
   NIBBLE_CHECK(length >= 0 && length <= this->length());
+  if (length < this->length()) last_row_ = -1;  // logits are those of a token that is gone
   tokens_.resize(static_cast<size_t>(length));
   cache_.truncate(length);
 }

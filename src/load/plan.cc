@@ -258,6 +258,9 @@ class Planner {
     facts.method = source_.method;
     facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
+    for (uint32_t i = 0; i < checkpoint_.file_count(); ++i) {
+      facts.files.push_back(checkpoint_.file_name(i));
+    }
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
     NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
     NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));
@@ -337,7 +340,7 @@ class Planner {
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
     auto listed = quantization_->listed(declared);
     auto module = listed ? plan_module(declared, *quantization_, lookup_, options_)
-                         : Result<PlannedModule>(fail(std::move(listed).error()));
+                         : Result<PlannedModule>(fail(listed.error()));
     if (!module) {
       plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.

@@ -132,6 +132,10 @@ class ScaledCodesMethod : public LinearMethod {
     format.element = codes_.element;
     format.scaled = true;
     format.scale_type = codes_.scale2.empty() ? scale_type_ : DType::kF32;
+    if (has_bytes_on_two_levels()) {
+      format.second_scale =
+          codes_.scale2_divides ? tensor::SecondScale::kDivides : tensor::SecondScale::kMultiplies;
+    }
     if (!codes_.area.per_part) {
       format.group_n = codes_.area.n;
       format.group_k = codes_.area.k;
@@ -168,6 +172,9 @@ class ScaledCodesMethod : public LinearMethod {
     return type == DType::kU8 ? DType::kE8M0 : type;
   }
 
+  bool has_bytes_on_two_levels() const {
+    return !codes_.scale2.empty() && scale_type_ == DType::kE4M3;
+  }
   int64_t part_count() const { return static_cast<int64_t>(parts_.size()); }
   bool reads_input_scale() const {
     return codes_.activation.is_static ||
@@ -203,6 +210,7 @@ class ScaledCodesMethod : public LinearMethod {
     if (codes_.scale2.empty()) return {};
     NIBBLE_ASSIGN(const TensorView* second, need(raw, Slot::kScale2, codes_.scale2, {}));
     NIBBLE_ASSIGN(const std::vector<float> value, read_scales(*second, codes_.scale2));
+    if (has_bytes_on_two_levels()) out.second_scale = value[0];
     for (float& scale : out.scale) {
       scale = codes_.scale2_divides ? scale / value[0] : scale * value[0];
     }

@@ -355,6 +355,11 @@ bool stores_suffix(const TensorLookup& tensors, std::string_view suffix) {
   });
 }
 
+std::string_view method_by_tensors(const TensorLookup& tensors) {
+  if (stores_suffix(tensors, ".W_q")) return "hqq";
+  return stores_suffix(tensors, ".s1_scales") ? "qoq" : "";
+}
+
 bool is_quantized_tensor(const tensor::TensorInfo& info) {
   const DType type = info.dtype;
   if (tensor::is_gguf_block(type) || (type >= DType::kE4M3 && type <= DType::kE3M2)) return true;

@@ -28,6 +28,7 @@ struct CheckpointFacts {
   std::string quantization_where;
   std::string method;  // its quant_method, lower case, '_' and aliases resolved; "" without one
   const base::Json* hf_quant_config = nullptr;  // the file of this name, also beside a dictionary
+  std::vector<std::string> files;               // the names of those that hold the weights
   TensorLookup tensors;
 };
 
@@ -150,13 +151,16 @@ void add_bias(const LinearLayer& layer, const TensorLookup& tensors,
 // What only a quantized checkpoint stores: fp8 or packed codes, scales beside weights.
 bool is_quantized_tensor(const tensor::TensorInfo& info);
 
-// Whether the name of any tensor ends so (".W_q"): for formats that name themselves by what they
-// store.
+// Whether the name of any tensor ends so (".W_q").
 bool stores_suffix(const TensorLookup& tensors, std::string_view suffix);
 
 // Some writers store tensors of 0 elements for what a layer does not have: zero points, g_idx, a
 // bias. They count as absent.
 bool holds_nothing(const tensor::TensorInfo& info);
+
+// The method of a checkpoint that names none and is of a tool that never does ("hqq", "qoq"), by
+// what only that tool stores; "" when it is of no such tool.
+std::string_view method_by_tensors(const TensorLookup& tensors);
 
 // `<module>.<suffix>` in the checkpoint, or nullptr when it is absent.
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,

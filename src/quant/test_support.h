@@ -69,7 +69,9 @@ inline base::Json json(std::string_view text, std::string_view where = "config.j
 
 // The config of a checkpoint whose quantization dictionary is `dictionary` (JSON text).
 inline Result<std::unique_ptr<QuantizationConfig>> parse_config(const TestCheckpoint& checkpoint,
-                                                                std::string_view dictionary) {
+                                                                std::string_view dictionary,
+                                                                std::vector<std::string> files = {
+                                                                    "model.safetensors"}) {
   const base::Json config =
       json("{\"quantization_config\": " + std::string(dictionary) + "}", "config.json");
   NIBBLE_ASSIGN(const QuantizationSource source, find_quantization(&config, nullptr, nullptr, ""));
@@ -79,6 +81,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> parse_config(const TestCheckp
   facts.quantization_where = source.where;
   facts.method = source.method;
   facts.tensors = checkpoint.lookup();
+  facts.files = std::move(files);
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
   return scheme->parse(facts);
 }
@@ -99,10 +102,10 @@ inline Result<RawWeights> load_whole(const TestCheckpoint& checkpoint, const Lin
   return raw;
 }
 
-inline Result<tensor::QuantizedWeight> load_layer(const TestCheckpoint& checkpoint,
-                                                  std::string_view dictionary,
-                                                  const LinearLayer& layer) {
-  NIBBLE_ASSIGN(const auto config, parse_config(checkpoint, dictionary));
+inline Result<tensor::QuantizedWeight> load_layer(
+    const TestCheckpoint& checkpoint, std::string_view dictionary, const LinearLayer& layer,
+    std::vector<std::string> files = {"model.safetensors"}) {
+  NIBBLE_ASSIGN(const auto config, parse_config(checkpoint, dictionary, std::move(files)));
   NIBBLE_ASSIGN(const auto method, config->linear_method(layer, checkpoint.lookup()));
   NIBBLE_ASSIGN(const RawWeights raw, load_whole(checkpoint, layer, *method));
   NIBBLE_ASSIGN(tensor::QuantizedWeight weight,

@@ -58,6 +58,9 @@ float value_of(Element element, uint32_t code);
 
 enum class ZeroKind : uint8_t { kNone, kInteger, kOffset };
 
+// Scales on two levels: each is an e4m3 number times (or over) one float of the whole weight.
+enum class SecondScale : uint8_t { kNone, kMultiplies, kDivides };
+
 struct WeightFormat {
   Element element = Element::kBF16;
   // Shape of the area that shares a scale. 0 means the whole dimension: per tensor is (0, 0), per
@@ -70,6 +73,7 @@ struct WeightFormat {
   // > 0: within each super_k inputs of a row the scales are multiples by an integer (-128..127) of
   // one f16, and so are the offsets. A hint that halves what scales take; GGUF's K types.
   int64_t super_k = 0;
+  SecondScale second_scale = SecondScale::kNone;  // likewise: a scale takes a byte
   ZeroKind zero = ZeroKind::kNone;
   bool act_order = false;  // the k of a group are not neighbours: see QuantizedWeight::order
   // For display: a GGUF type keeps its own name ("q4_1") instead of the composed one.
@@ -133,6 +137,7 @@ struct QuantizedWeight {
   TensorView code;  // points into `code_owner`, or straight into the checkpoint
   Buffer code_owner;
   std::vector<float> scale;
+  float second_scale = 1.0f;  // where the format has one; multiplied into `scale` already
   std::vector<float> zero;
   std::vector<float> offset;
   std::vector<int32_t> order;

@@ -11,6 +11,8 @@
 #include "device/cuda.h"
 #include "device/memory.h"
 #include "device/other_cards.h"
+#include "kernels/attention/kv_cache.h"
+#include "kernels/cuda/abi.h"
 #include "nibble/nibble.h"
 
 namespace nibble {
@@ -256,6 +258,49 @@ TEST_F(FakeCard, memory_may_run_out_at_any_byte) {
     ASSERT_TRUE(model) << model.error().message;
   }
   EXPECT_GT(refusals, 5);
+}
+
+// What kernels are told of a cache has all of its pages, and its scales, also after memory ran out
+// when some of them had been taken and fewer are wanted then.
+TEST_F(FakeCard, a_cache_that_ran_out_of_memory_half_way_tells_kernels_of_all_its_pages) {
+  constexpr int64_t kTokens = kernels::KvCache::kPageTokens;
+  for (int64_t more = 0; more < 5 * 2 * kTokens * 256; more += 1000) {
+    is("");
+    auto cuda = device::Cuda::open(0);
+    ASSERT_TRUE(cuda) << cuda.error().message;
+    device::Stream stream(1, *cuda);
+    auto cache = kernels::KvCache::create({2, 64, 64, kernels::KvType::kE4M3, false},
+                                          {.k = {0.5f}, .v = {0.25f}});
+    ASSERT_TRUE(cache) << cache.error().message;
+    is("wall=" + std::to_string(taken() + more));
+    if (cache->reserve(stream, 5 * kTokens)) break;
+    is("");
+    ASSERT_TRUE(cache->reserve(stream, 2 * kTokens));
+    const kernels::CudaKv kv = kernels::cuda_kv(*cache);
+    ASSERT_NE(kv.pages, nullptr) << "after " << more << " bytes";
+    EXPECT_NE(kv.pages[0], nullptr);
+    EXPECT_NE(kv.pages[1], kv.pages[0]);
+    ASSERT_NE(kv.scales, nullptr) << "after " << more << " bytes";
+    EXPECT_EQ(kv.scales[3], 0.25f);
+    ASSERT_NE(kv.first_bad, nullptr) << "after " << more << " bytes";
+    EXPECT_EQ(*kv.first_bad, INT64_MAX);
+  }
+}
+
+TEST_F(FakeCard, memory_to_work_in_grows_by_half_where_there_is_room_and_else_by_what_is_needed) {
+  is("");
+  auto cuda = device::Cuda::open(0);
+  ASSERT_TRUE(cuda) << cuda.error().message;
+  const int64_t before = taken();
+  (*cuda)->scratch(0, 1000);
+  EXPECT_EQ(taken() - before, 1000);
+  (*cuda)->scratch(0, 1001);
+  EXPECT_EQ(taken() - before, 1500);
+  is("wall=" + std::to_string(before + 2000));
+  (*cuda)->scratch(0, 1600);
+  EXPECT_EQ(taken() - before, 1600);
+  EXPECT_THROW((*cuda)->scratch(0, 2001), device::CardMemoryRanOut);
+  EXPECT_EQ(taken() - before, 0);
 }
 
 // ---- the program

@@ -137,7 +137,9 @@ Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
     auto* first_bad = reinterpret_cast<long long*>(placed_first_bad_.data());
     stream.cuda()->kernels().forget_bad(stream.cuda()->context(), first_bad, cut);
   }
-  if (buffers_.size() >= wanted) return {};
+  // A card's table may be behind: memory ran out after some of the pages had been taken.
+  const size_t told = on_host ? buffers_.size() : placed_pages_.size() / sizeof(std::byte*);
+  if (std::min(buffers_.size(), told) >= wanted) return {};
   if (!on_host && (shape_.key_dim > kMostCudaDim || shape_.value_dim > kMostCudaDim)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("heads with keys of {} and values of {} numbers: on a card attention "
@@ -158,21 +160,24 @@ Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
   return on_host ? Result<void>() : place(stream);
 }
 
-// What a card's kernels need to know of the cache, in its memory.
+// What a card's kernels need to know of the cache, in its memory. The table of pages comes last:
+// where it is, the rest is too, whenever memory runs out.
 Result<void> KvCache::place(device::Stream& stream) {
+  if (is_quantized(shape_.type) && placed_first_bad_.size() == 0) {
+    if (!shape_.token_scales) {
+      std::vector<float> scales;
+      for (const auto of :
+           {&KvCache::key_scale, &KvCache::value_scale, &KvCache::key_zero, &KvCache::value_zero}) {
+        for (int64_t h = 0; h < shape_.heads; ++h) scales.push_back((this->*of)(h));
+      }
+      NIBBLE_ASSIGN(placed_scales_, device::Memory::copy_of(stream, scales.data(),
+                                                            scales.size() * sizeof(float)));
+    }
+    const long long none = INT64_MAX;
+    NIBBLE_ASSIGN(placed_first_bad_, device::Memory::copy_of(stream, &none, sizeof none));
+  }
   NIBBLE_ASSIGN(placed_pages_, device::Memory::copy_of(stream, page_data_.data(),
                                                        page_data_.size() * sizeof(std::byte*)));
-  if (!is_quantized(shape_.type) || placed_first_bad_.size() != 0) return {};
-  const long long none = INT64_MAX;
-  NIBBLE_ASSIGN(placed_first_bad_, device::Memory::copy_of(stream, &none, sizeof none));
-  if (shape_.token_scales) return {};
-  std::vector<float> scales;
-  for (const auto of :
-       {&KvCache::key_scale, &KvCache::value_scale, &KvCache::key_zero, &KvCache::value_zero}) {
-    for (int64_t h = 0; h < shape_.heads; ++h) scales.push_back((this->*of)(h));
-  }
-  NIBBLE_ASSIGN(placed_scales_,
-                device::Memory::copy_of(stream, scales.data(), scales.size() * sizeof(float)));
   return {};
 }
 

@@ -17,7 +17,7 @@ NIBBLE_INLINE __m256i broadcast(const void* p) {
   return _mm256_set1_epi32(v);
 }
 
-// 8 numbers of a header: scales or offsets, and the f16 of each row where they are multiples of it.
+// 8 numbers of a header: scales or offsets, and each row's number of the super header.
 NIBBLE_INLINE __m256 load_f16(const std::byte* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -27,6 +27,13 @@ NIBBLE_INLINE __m256 load_scales(ScaleStore store, const std::byte* p, const std
   if (store == ScaleStore::kSuper) {
     const __m128i times = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(times)), load_f16(super));
+  }
+  if (store >= ScaleStore::kE4M3) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    const __m256 number = _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
+    const __m256 second = _mm256_loadu_ps(reinterpret_cast<const float*>(super));
+    return store == ScaleStore::kE4M3 ? _mm256_mul_ps(number, second)
+                                      : _mm256_div_ps(number, second);
   }
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -42,7 +49,8 @@ NIBBLE_INLINE __m256i load_zeros(int64_t bytes, const std::byte* p) {
 
 // What the 8 rows from `row` on of a group do to their codes.
 NIBBLE_INLINE __m256 scales_of(const Layout& l, const Header<const std::byte>& h, int64_t row) {
-  return load_scales(l.scale_store, h.scale + row * l.scale_bytes, h.super_scale + row * 2);
+  return load_scales(l.scale_store, h.scale + row * l.scale_bytes,
+                     h.super_scale + row * l.super_scale_bytes);
 }
 NIBBLE_INLINE __m256 offsets_of(const Layout& l, const Header<const std::byte>& h, int64_t row) {
   return load_scales(l.scale_store, h.offset + row * l.scale_bytes, h.super_offset + row * 2);

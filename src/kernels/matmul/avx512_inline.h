@@ -15,8 +15,7 @@ NIBBLE_INLINE __m512i broadcast(const void* p) {
   return _mm512_set1_epi32(v);
 }
 
-// 16 numbers of a header: scales or offsets, and the f16 of each row where they are multiples of
-// it.
+// 16 numbers of a header: scales or offsets, and each row's number of the super header.
 NIBBLE_INLINE __m512 load_f16(const std::byte* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
@@ -26,6 +25,13 @@ NIBBLE_INLINE __m512 load_scales(ScaleStore store, const std::byte* p, const std
   if (store == ScaleStore::kSuper) {
     const __m128i times = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(times)), load_f16(super));
+  }
+  if (store >= ScaleStore::kE4M3) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m512 number = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
+    const __m512 second = _mm512_loadu_ps(super);
+    return store == ScaleStore::kE4M3 ? _mm512_mul_ps(number, second)
+                                      : _mm512_div_ps(number, second);
   }
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
@@ -47,7 +53,8 @@ struct Numbers {
 };
 NIBBLE_INLINE Numbers load_numbers(const Layout& l, const Header<const std::byte>& h, int64_t row) {
   Numbers out;
-  out.scale = load_scales(l.scale_store, h.scale + row * l.scale_bytes, h.super_scale + row * 2);
+  out.scale = load_scales(l.scale_store, h.scale + row * l.scale_bytes,
+                          h.super_scale + row * l.super_scale_bytes);
   out.offset = _mm512_setzero_ps();
   if (l.has_offset) {
     out.offset =

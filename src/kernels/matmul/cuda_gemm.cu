@@ -206,7 +206,8 @@ const char* missing(NibbleCudaContext* context) {
   std::unique_ptr<CublasLt, CublasLtDeleter> lt(new (std::nothrow) CublasLt);
   if (lt == nullptr || !load_all(library, *lt)) return "libcublasLt.so.13 lacks a function";
   if (lt->create(&lt->handle) != CUBLAS_STATUS_SUCCESS ||
-      cudaMalloc(&lt->workspace, CublasLt::kWorkspace) != cudaSuccess) {
+      cudaMalloc(&lt->workspace, CublasLt::kWorkspace) != cudaSuccess ||
+      make_tile_work(context) != cudaSuccess) {
     cudaGetLastError();
     return "cuBLASLt cannot be started: the memory of the card may be taken";
   }

@@ -20,7 +20,7 @@ enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
 // row once, from there on panels are dequantized.
 constexpr int64_t kFewTokens = 8;
 constexpr int64_t kFewTokensOfTiles = 16;
-constexpr int64_t kManyTokensOfTiles = 1024;
+constexpr int64_t kManyTokensOfTiles = 2047;
 constexpr Kernel kList[] = {
     {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
      Form::kRows, 1, 1, INT64_MAX, nullptr},
@@ -57,7 +57,12 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const de
       return fmt::format("is for Hopper (compute capability 9.0); {} has {}.{}", gpu.name,
                          gpu.major, gpu.minor);
     }
-    return tiles_refusal(problem.weight);
+    const std::string why = tiles_refusal(problem.weight);
+    if (why.empty() && path == kMany && tensor::bits(problem.weight.element) > 4) {
+      return fmt::format("reads codes of up to 4 bits; the weight is {}",
+                         tensor::name(problem.weight.element));
+    }
+    return why;
   }
   if (!gpu.at_least(8, 0)) {
     return fmt::format("needs bf16 products (compute capability 8.0); {} has {}.{}", gpu.name,

@@ -21,40 +21,50 @@ W4Args args_of(const CudaWeight& w) {
   return out;
 }
 
-// One thread an input; see cuda_w4.cuh for where codes lie.
-__global__ void look_up_tile_rows(CudaWeight w, const int32_t* ids, float* out) {
-  const CudaTiles& t = w.tiles;
-  const int64_t n = ids[blockIdx.x];
+// The number of row n and input k, in the order of the codes; see cuda_w4.cuh for where it lies.
+__device__ float number_at(const CudaTiles& t, int64_t n, int64_t k) {
   const int64_t strip = n / 64;
   const int row = static_cast<int>(n % 64);
-  const int scale_at = row % 8 * 8 + row / 16 * 2 + row / 8 % 2;
+  const int in = static_cast<int>(k % 64);
+  const int lane = row % 8 * 4 + in % 8 / 2;
+  const int reg = row / 8 % 2 + in / 8 % 2 * 2;
+  const int half = in % 2;
+  const int64_t lane_at =
+      (strip * (t.k_pad / 64) + k / 64) * 128 + row / 16 * 32 + lane;  // of all lanes
+  const auto* words = static_cast<const uint32_t*>(t.codes);
+  const int64_t scale =
+      (strip * t.groups + k / t.group) * 64 + row % 8 * 8 + row / 16 * 2 + row / 8 % 2;
+  float v;
+  if (t.bits == 4) {
+    const uint32_t word = words[lane_at * 4 + in / 16];
+    const float zero = t.zeros != nullptr ? static_cast<const uint8_t*>(t.zeros)[scale] : 8;
+    v = static_cast<float>(word >> (4 * reg + 16 * half) & 15u) - zero;
+  } else {
+    const uint32_t word = words[lane_at * 8 + in / 16 * 2 + reg / 2];
+    v = static_cast<int8_t>(word >> (8 * (reg % 2) + 16 * half));
+  }
+  const auto bits = static_cast<const uint16_t*>(t.scales)[scale];
+  return v * (t.scales_are_bf16 != 0 ? __uint_as_float(uint32_t{bits} << 16)
+                                     : __half2float(__ushort_as_half(bits)));
+}
+
+// One thread an input.
+__global__ void look_up_tile_rows(CudaWeight w, const int32_t* ids, float* out) {
   float* to = out + blockIdx.x * w.k;
   for (int64_t k = threadIdx.x; k < w.k; k += blockDim.x) {
-    const int in = static_cast<int>(k % 64);
-    const int lane = row % 8 * 4 + in % 8 / 2;
-    const int reg = row / 8 % 2 + in / 8 % 2 * 2;
-    const int half = in % 2;
-    const int64_t lane_at =
-        (strip * (t.k_pad / 64) + k / 64) * 128 + row / 16 * 32 + lane;  // of all lanes
-    const auto* words = static_cast<const uint32_t*>(t.codes);
-    const int64_t scale = (strip * t.groups + k / t.group) * 64 + scale_at;
-    float v;
-    if (t.bits == 4) {
-      const uint32_t word = words[lane_at * 4 + in / 16];
-      const float zero = t.zeros != nullptr ? static_cast<const uint8_t*>(t.zeros)[scale] : 8;
-      v = static_cast<float>(word >> (4 * reg + 16 * half) & 15u) - zero;
-    } else {
-      const uint32_t word = words[lane_at * 8 + in / 16 * 2 + reg / 2];
-      v = static_cast<int8_t>(word >> (8 * (reg % 2) + 16 * half));
-    }
-    const auto bits = static_cast<const uint16_t*>(t.scales)[scale];
-    v *= t.scales_are_bf16 != 0 ? __uint_as_float(uint32_t{bits} << 16)
-                                : __half2float(__ushort_as_half(bits));
-    to[w.order != nullptr ? w.order[k] : k] = v;
+    to[w.order != nullptr ? w.order[k] : k] = number_at(w.tiles, ids[blockIdx.x], k);
   }
 }
 
 }  // namespace
+
+cudaError_t make_tile_work(NibbleCudaContext* context) {
+  if (context->major != 9 || context->tile_work != nullptr) return cudaSuccess;
+  const size_t bytes = w4_workspace(context->multiprocessors);
+  cudaError_t error = cudaMalloc(&context->tile_work, bytes);
+  if (error == cudaSuccess) error = cudaMemsetAsync(context->tile_work, 0, bytes, context->enter());
+  return error;
+}
 
 void look_up_tiles(NibbleCudaContext* context, const CudaWeight& weight, const int32_t* ids,
                    int64_t m, float* out) {
@@ -62,8 +72,28 @@ void look_up_tiles(NibbleCudaContext* context, const CudaWeight& weight, const i
   context->launched("look_up");
 }
 
+namespace {
+
+// 8-bit codes; a block for each row, a thread an input. Inputs from k on are what their codes of 0
+// are.
+__global__ void panel_of_bytes(CudaWeight w, int64_t first, __nv_bfloat16* panel, int64_t ldp) {
+  const CudaTiles& t = w.tiles;
+  const int64_t n = first + blockIdx.x;
+  __nv_bfloat16* to = panel + blockIdx.x * ldp;
+  for (int64_t k = threadIdx.x; k < t.k_pad; k += blockDim.x) {
+    to[k] = __float2bfloat16_rn(n < w.n ? number_at(t, n, k) : 0.0f);
+  }
+}
+
+}  // namespace
+
 void panel_of_tiles(NibbleCudaContext* context, const CudaWeight& weight, int64_t first,
                     int64_t rows, __nv_bfloat16* panel, int64_t ldp) {
+  if (weight.tiles.bits == 8) {
+    panel_of_bytes<<<static_cast<unsigned>(rows), kThreads, 0, context->enter()>>>(weight, first,
+                                                                                   panel, ldp);
+    return context->launched("panel");
+  }
   W4Args args = args_of(weight);
   args.stream = context->enter();
   context->note("panel",
@@ -75,7 +105,7 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
                   int64_t m) {
   W4Args of_each[4];
   for (int i = 0; i < count; ++i) of_each[i] = args_of(*weights[i]);
-  for (int64_t done = 0; done < m; done += kFewTokens) {
+  for (int64_t done = 0; done < m;) {
     for (int i = 0; i < count; ++i) {
       of_each[i].y = y[i] + done * ldy[i];
       of_each[i].ldy = ldy[i];
@@ -89,22 +119,22 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
     few.k = static_cast<int>(weights[0]->k);
     few.m = static_cast<int>(m - done < kFewTokens ? m - done : kFewTokens);
     few.stream = context->enter();
-    const W4FewPlan plan = plan_w4_few(few, context->multiprocessors);
-    context->note("multiply_few", plan.ranks == 0
-                                      ? cudaErrorInvalidConfiguration
-                                      : launch_w4_few(few, plan, context->multiprocessors));
+    // The tokens lie in shared memory: of very long rows it holds fewer.
+    W4FewPlan plan = plan_w4_few(few, context->multiprocessors);
+    while (plan.ranks == 0 && few.m > 1) {
+      few.m = (few.m + 1) / 2;
+      plan = plan_w4_few(few, context->multiprocessors);
+    }
+    if (plan.ranks == 0) return context->note("multiply_few", cudaErrorInvalidConfiguration);
+    context->note("multiply_few", launch_w4_few(few, plan, context->multiprocessors));
+    done += few.m;
   }
 }
 
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
                    float* y, int64_t ldy, int64_t m) {
-  if (context->tile_work == nullptr) {
-    const size_t bytes = w4_workspace(context->multiprocessors);
-    cudaError_t error = cudaMalloc(&context->tile_work, bytes);
-    if (error == cudaSuccess) {
-      error = cudaMemsetAsync(context->tile_work, 0, bytes, context->enter());
-    }
-    if (error != cudaSuccess) return context->note("multiply_many", error);
+  if (const cudaError_t error = make_tile_work(context); error != cudaSuccess) {
+    return context->note("multiply_many", error);
   }
   W4Args args = args_of(*weight);
   args.x = static_cast<const __nv_bfloat16*>(x);

@@ -5,6 +5,10 @@
 
 namespace nibble::kernels::cuda {
 
+// Memory that multiply_many works in, zeroed; nothing on cards other than Hopper. Called when the
+// context is made ready: later memory may be short, or a step be recorded.
+cudaError_t make_tile_work(NibbleCudaContext* context);
+
 // Rows as f32 in the order of the inputs, as look_up.
 void look_up_tiles(NibbleCudaContext* context, const CudaWeight& weight, const int32_t* ids,
                    int64_t m, float* out);

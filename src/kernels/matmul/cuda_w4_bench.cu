@@ -144,8 +144,7 @@ constexpr int kGuard = 3;
 
 std::string name(const W4Choice& c) {
   char text[64];
-  std::snprintf(text, sizeof text, "%dx%d%s%s/%d%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
-                c.split_k > 1 ? "k" : "", c.split,
+  std::snprintf(text, sizeof text, "%dx%d%s/%d%s", c.rows, c.tokens, c.on_sums ? "s" : "w", c.split,
                 c.stages != 0 ? ("r" + std::to_string(c.stages)).c_str() : "");
   return text;
 }
@@ -233,8 +232,7 @@ std::vector<W4Choice> tiles() {
   std::vector<W4Choice> out;
   for (const int rows : {128, 256})
     for (const int tokens : {32, 64, 128, 256})
-      for (const bool sums : {true, false})
-        for (const int split_k : {1, 2}) out.push_back({rows, tokens, sums, split_k, 0, 0});
+      for (const bool sums : {true, false}) out.push_back({rows, tokens, sums, 0, 0});
   return out;
 }
 
@@ -487,12 +485,12 @@ int time_all(const char* path, int bits) {
       const int calls = m >= 1024 ? std::max(copies / 4, 4) : std::max(copies, 24);
       std::vector<std::pair<double, std::string>> found;
       for (W4Choice c : tiles()) {
-        if (c.tokens < 128 && m > 2 * c.tokens) continue;
+        if (c.tokens < 256 && m > 4 * c.tokens && !(c.rows == 256 && c.tokens == 128)) continue;
         if (c.tokens >= 2 * m && c.tokens > 64) continue;
         const int tile_count = up(n, c.rows) / c.rows * (up(m, c.tokens) / c.tokens);
         for (const int split : {0, 1, 2, 4, 8}) {
           if (split > 1 && tile_count * split > 132 * 2) continue;
-          if (split == 1 && tile_count < 66 && c.split_k == 1) continue;
+          if (split == 1 && tile_count < 66) continue;
           for (const int stages : {0, 4}) {
             if (stages != 0 && (c.tokens > 64 || m > 128)) continue;
             c.split = split, c.stages = stages;
@@ -573,9 +571,9 @@ int main(int argc, char** argv) {
   if (what == "check") return check(argc > 2 ? std::atoi(argv[2]) : 4) != 0;
   if (what == "time")
     return time_all(argc > 2 ? argv[2] : nullptr, argc > 3 ? std::atoi(argv[3]) : 4);
-  if (what == "once" && argc == 10) {
+  if (what == "once" && argc == 9) {
     const auto arg = [&](int i) { return std::atoi(argv[i]); };
-    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9), 0});
+    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), 0});
   }
   std::printf(
       "usage: cuda_w4_bench check [BITS] | time [FILE [BITS]] | once N K M ROWS TOKENS SUMS "

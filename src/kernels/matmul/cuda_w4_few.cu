@@ -467,6 +467,7 @@ __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, 
       }
       write(w, place.first + n, place.rank * rows_mine + row, token, v);
     }
+    __syncwarp();  // nobody sends the next strip's sums, which let others go on, before all have read
   };
   const int count = place.last - place.first;
   for (int n = 0; n < count; ++n) {

@@ -25,6 +25,8 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kBlock = 64;  // inputs
 constexpr int kStepBlocks = 2;
+constexpr int kConsumers = 256;                  // threads
+constexpr int kBlockThreads = kConsumers + 128;  // registers are given by warpgroups
 constexpr int kMostStages = 32;
 constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
 constexpr size_t kFlagBytes = kMostBlocks * sizeof(uint32_t);
@@ -39,12 +41,11 @@ struct Work {
   int strips;  // of 64 rows
   int groups;
   int group;
-  int scale_rows;    // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
-  int scale_at_end;  // one group: the sums are multiplied
-  int scales_are_bf16;
-  int y_is_bf16;
-  int y_in_quads;  // four rows are aligned, and all or none exist
-  int y_in_pairs;  // pairs of bf16 rows are aligned
+  int scale_rows;     // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
+  bool scale_at_end;  // one group: the sums are multiplied
+  bool scales_are_bf16;
+  bool y_is_bf16;
+  bool y_in_pairs;  // pairs of bf16 rows are aligned
   int token_tiles;
   int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
   int tiles;
@@ -104,167 +105,162 @@ class Segments {
   int whole_ = 0;
 };
 
-// What a block computes at a time: kStrips x 64 rows, kTokens tokens. kSplitK warpgroups share a
-// strip and take steps in turn. kOnSums: scales multiply f32 sums, else bf16 weights.
-template <int kTokens_, int kStrips_, int kSplitK_, bool kOnSums_, int kBits_, int kPerProcessor_>
-struct Tile {
-  static constexpr int kTokens = kTokens_;
-  static constexpr int kStrips = kStrips_;
-  static constexpr int kSplitK = kSplitK_;
-  static constexpr bool kOnSums = kOnSums_;
-  static constexpr int kBits = kBits_;
-  static constexpr int kPerProcessor = kPerProcessor_;
-
+template <int kTokens, int kHeights, int kBits>
+struct Sizes {
+  static constexpr int kStrips = 2 * kHeights;
   static constexpr int kRows = kStrip * kStrips;
-  static constexpr int kConsumers = 128 * kStrips * kSplitK;  // threads
-  static constexpr int kThreads = kConsumers + 128;
-  // Registers of a thread; a warpgroup gives others what it does not need.
-  static constexpr bool kMany = kConsumers * kPerProcessor > 256;
-  static constexpr int kConsumerRegisters = !kMany               ? 224
-                                            : kPerProcessor == 2 ? 96
-                                            : kTokens > 32       ? 112
-                                                                 : 104;
-  static constexpr int kProducerRegisters = !kMany               ? 56
-                                            : kPerProcessor == 2 ? 48
-                                            : kTokens > 32       ? 32
-                                                                 : 64;
-
-  // A stage of the ring: x, codes, scales and zeros as [strip][kScaleRows][64].
   static constexpr int kTileBytes = kStrip * kBlock * kBits / 8;
   static constexpr int kXBlockBytes = kTokens * kBlock * 2;
-  static constexpr int kScaleRows = kOnSums ? 1 : 4;
-  static constexpr int kCodesAt = kStepBlocks * kXBlockBytes;
-  static constexpr int kScalesAt = kCodesAt + kStrips * kStepBlocks * kTileBytes;
-  static constexpr int kZerosAt = kScalesAt + kStrips * kScaleRows * kStrip * 2;
-  static constexpr int kStageBytes =
-      (kZerosAt + kStrips * kScaleRows * kStrip + 1023) / 1024 * 1024;
-
-  static constexpr int kCount = kTokens / 2;  // sums of a thread
-  static constexpr int kLd = kRows + 4;       // of the sums in shared memory: no bank conflicts
+  static constexpr int kXBytes = kStepBlocks * kXBlockBytes;
+  static constexpr int kStageBytes = kXBytes + kStrips * kStepBlocks * kTileBytes;
+  static constexpr int kLd = kRows + 4;  // of the sums of a cluster's block: no bank conflicts
   static constexpr int kSumBytes = kTokens * kLd * 4;
+  __host__ __device__ static constexpr int scale_bytes(int scale_rows) {
+    return kStrips * scale_rows * kStrip * 3;
+  }
+  static size_t shared_bytes(int stages, int scale_rows) {
+    return 1024 + static_cast<size_t>(stages) * (kStageBytes + scale_bytes(scale_rows) + 16);
+  }
 };
-
-// Shared memory: up to 1024 bytes to align it, barriers, the ring.
-constexpr int kBarrierBytes = 1024;
-constexpr int shared_bytes(int stages, int stage_bytes) {
-  return 1024 + kBarrierBytes + stages * stage_bytes;
-}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The ring: its stages and for each a barrier that tells that it is full and one that it is free.
+// Where the parts of the ring lie.
 template <class S>
 struct Ring {
-  uint32_t barriers;
-  int stages;
+  uint32_t base, scales, barriers;
+  int stages, scale_bytes, scale_rows;
 
   __device__ Ring(uint32_t memory, const Work& w)
-      : barriers((memory + 1023) & ~1023u), stages(w.stages) {}
+      : base((memory + 1023) & ~1023u),
+        stages(w.stages),
+        scale_bytes(S::scale_bytes(w.scale_rows)),
+        scale_rows(w.scale_rows) {
+    scales = base + static_cast<uint32_t>(stages) * S::kStageBytes;
+    barriers = scales + static_cast<uint32_t>(stages * scale_bytes);
+  }
   __device__ uint32_t full(int s) const { return barriers + 16 * s; }
   __device__ uint32_t empty(int s) const { return barriers + 16 * s + 8; }
-  __device__ uint32_t stage(int s) const { return barriers + kBarrierBytes + s * S::kStageBytes; }
+  __device__ uint32_t x(int s) const { return base + s * S::kStageBytes; }
+  __device__ uint32_t codes(int s) const { return x(s) + S::kXBytes; }
+  __device__ uint32_t scale(int s, int strip) const {
+    return scales + s * scale_bytes + strip * scale_rows * (2 * kStrip);
+  }
+  __device__ uint32_t zero(int s, int strip) const {
+    return scales + s * scale_bytes + S::kStrips * scale_rows * (2 * kStrip) +
+           strip * scale_rows * kStrip;
+  }
 };
 
 // ---- the copies ---------------------------------------------------------------------------------
 
-// Three warps: one thread for codes, one for x, 32 for scales and zeros. Parts of weights that do
-// not exist (the last tile's strips, the last step's block) are those before them: nothing that is
-// stored comes from them, or their x is zero. An instruction saved here is a stage that comes
-// sooner.
-constexpr int kArrivals = 2 + 32;
+// Three warps, one thread each: codes, scales and zeros, x. Parts of weights that do not exist (the
+// last tile's strips, the last step's block) are those before them: nothing that is stored comes
+// from them, or their x is zero. An instruction saved here is a stage that comes sooner.
+constexpr int kProducers = 3;
 
-template <class S>
+template <class S, int kTokens>
 class Producer {
  public:
   __device__ Producer(const Work& w, const CUtensorMap* map, const Ring<S>& ring)
       : w_(w), map_(map), ring_(ring) {}
 
   __device__ void run(int warp) {
-    const bool first = threadIdx.x % 32 == 0;
     if (warp == 0) {
-      if (first) codes();
+      codes();
     } else if (warp == 1) {
-      scales(static_cast<int>(threadIdx.x) % 32);
+      scales();
     } else if (warp == 2) {
-      if (first) x();
+      x();
     }
   }
 
  private:
-  __device__ void wait() const { sm90::barrier_wait(ring_.empty(s_), phase_ ^ 1); }
+  // The next stage, once it is free.
+  __device__ uint32_t next(uint32_t bytes) {
+    const int s = s_;
+    const uint32_t full = ring_.full(s);
+    sm90::barrier_wait(ring_.empty(s), phase_ ^ 1);
+    sm90::barrier_expect(full, bytes);
+    return full;
+  }
   __device__ void advance() {
     if (++s_ == ring_.stages) s_ = 0, phase_ ^= 1;
   }
-
-  // A tile's first strip; strip i of it is this + min(i, last_strip).
-  __device__ int first_strip(const Segment& g) const {
-    return g.tile / w_.token_tiles * S::kStrips;
+  __device__ uint64_t policy() const {
+    return w_.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
   }
-  __device__ int last_strip(const Segment& g) const {
-    return min(S::kStrips, w_.strips - first_strip(g)) - 1;
+  __device__ int strip_of(const Segment& g, int i) const {
+    return min(g.tile / w_.token_tiles * S::kStrips + i, w_.strips - 1);
   }
 
   __device__ void codes() {
     constexpr int kBytes = kStepBlocks * S::kTileBytes;
-    const uint64_t policy = w_.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
+    const uint64_t policy = this->policy();
     Segment g;
     for (Segments all(w_); all.next(g);) {
-      const int last = last_strip(g);
-      const uint8_t* from =
-          w_.codes + (static_cast<int64_t>(first_strip(g)) * w_.blocks + g.begin * kStepBlocks) *
-                         S::kTileBytes;
-      const int64_t stride = static_cast<int64_t>(w_.blocks) * S::kTileBytes;
+      const uint8_t* from[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i) {
+        const int64_t block =
+            static_cast<int64_t>(strip_of(g, i)) * w_.blocks + g.begin * kStepBlocks;
+        from[i] = w_.codes + block * S::kTileBytes;
+      }
 #pragma unroll 1
       for (int step = g.begin; step < g.end; ++step) {
-        wait();
-        const uint32_t full = ring_.full(s_);
-        const uint32_t to = ring_.stage(s_) + S::kCodesAt;
-        sm90::barrier_expect(full, S::kStrips * kBytes);
+        const uint32_t full = next(S::kStrips * kBytes);
+        const uint32_t to = ring_.codes(s_);
         const bool both = step * kStepBlocks + 1 < w_.blocks;
 #pragma unroll
         for (int i = 0; i < S::kStrips; ++i) {
-          const uint8_t* strip = from + min(i, last) * stride;
-          sm90::copy_bulk(to + i * kBytes, strip, both ? kBytes : kBytes / 2, full, policy);
-          if (!both) sm90::copy_bulk(to + i * kBytes + kBytes / 2, strip, kBytes / 2, full, policy);
+          sm90::copy_bulk(to + i * kBytes, from[i], both ? kBytes : kBytes / 2, full, policy);
+          if (!both)
+            sm90::copy_bulk(to + i * kBytes + kBytes / 2, from[i], kBytes / 2, full, policy);
+          from[i] += kBytes;
         }
-        from += kBytes;
         advance();
       }
     }
   }
 
-  __device__ void scales(int lane) {
-    const int count = w_.scale_rows;                  // of a step
+  __device__ void scales() {
+    const uint64_t policy = this->policy();
+    const int count = ring_.scale_rows;               // of a step
     const int inputs = kStepBlocks * kBlock / count;  // that share one
+    const uint32_t all_rows = S::kStrips * count * kStrip;
+    const uint32_t bytes =
+        (w_.scale_at_end ? 0 : 2 * all_rows) + (w_.zeros != nullptr ? all_rows : 0);
     Segment g;
     for (Segments all(w_); all.next(g);) {
-      const int last = last_strip(g);
-      const int first_row = first_strip(g) * w_.groups;
       int group = g.begin * kStepBlocks * kBlock / w_.group;
       int within = g.begin * kStepBlocks * kBlock - group * w_.group;  // inputs
+      int64_t row[S::kStrips];
+#pragma unroll
+      for (int i = 0; i < S::kStrips; ++i)
+        row[i] = static_cast<int64_t>(strip_of(g, i)) * w_.groups;
 #pragma unroll 1
       for (int step = g.begin; step < g.end; ++step) {
-        wait();
-        const uint32_t stage = ring_.stage(s_);
-        // Of each strip and row `kBytes` bytes, 16 a lane.
-        const auto rows = [&]<int kBytes>(const uint8_t* from, uint32_t to) {
-          constexpr int kPieces = kBytes / 16;
+        const uint32_t full = next(bytes);
+        const bool run = count == 1 || (inputs == w_.group && group + count <= w_.groups);
 #pragma unroll 1
-          for (int i = lane; i < S::kStrips * kPieces * count; i += 32) {
-            const int strip = i / kPieces % S::kStrips;
-            const int row = i / (kPieces * S::kStrips);
-            const int next = inputs == w_.group ? row : within + row * inputs >= w_.group ? 1 : 0;
-            const int of =
-                first_row + min(strip, last) * w_.groups + min(group + next, w_.groups - 1);
-            const int piece = i % kPieces * 16;
-            sm90::copy_16(to + (strip * S::kScaleRows + row) * kBytes + piece,
-                          from + static_cast<int64_t>(of) * kBytes + piece);
+        for (int r = 0; r < count; r += run ? count : 1) {
+          const int rows = run ? count : 1;
+          const int there = min(group, w_.groups - 1);
+#pragma unroll
+          for (int i = 0; i < S::kStrips; ++i) {
+            if (!w_.scale_at_end) {
+              sm90::copy_bulk(ring_.scale(s_, i) + r * 2 * kStrip,
+                              w_.scales + (row[i] + there) * 2 * kStrip, rows * 2 * kStrip, full,
+                              policy);
+            }
+            if (w_.zeros != nullptr) {
+              sm90::copy_bulk(ring_.zero(s_, i) + r * kStrip, w_.zeros + (row[i] + there) * kStrip,
+                              rows * kStrip, full, policy);
+            }
           }
-        };
-        if (!w_.scale_at_end) rows.template operator()<2 * kStrip>(w_.scales, stage + S::kScalesAt);
-        if (w_.zeros != nullptr) rows.template operator()<kStrip>(w_.zeros, stage + S::kZerosAt);
-        sm90::barrier_arrive_after_copies(ring_.full(s_));
-        for (within += kStepBlocks * kBlock; within >= w_.group; ++group) within -= w_.group;
+          within += rows * inputs;
+          while (within >= w_.group) within -= w_.group, ++group;
+        }
         advance();
       }
     }
@@ -275,17 +271,14 @@ class Producer {
     sm90::wait_for_earlier_grid();
     Segment g;
     for (Segments all(w_); all.next(g);) {
-      const int token = g.tile % w_.token_tiles * S::kTokens;
+      const int token = g.tile % w_.token_tiles * kTokens;
 #pragma unroll 1
       for (int step = g.begin; step < g.end; ++step) {
-        wait();
-        const uint32_t full = ring_.full(s_);
-        const uint32_t to = ring_.stage(s_);
-        sm90::barrier_expect(full, kStepBlocks * S::kXBlockBytes);
+        const uint32_t full = next(S::kXBytes);
 #pragma unroll
         for (int b = 0; b < kStepBlocks; ++b) {
-          sm90::copy_tile(to + b * S::kXBlockBytes, map_, (step * kStepBlocks + b) * kBlock, token,
-                          full, policy);
+          sm90::copy_tile(ring_.x(s_) + b * S::kXBlockBytes, map_,
+                          (step * kStepBlocks + b) * kBlock, token, full, policy);
         }
         advance();
       }
@@ -388,23 +381,6 @@ __device__ inline void store(const Work& w, int row, int token, float v) {
   }
 }
 
-// Rows row to row + 3, row a multiple of 4.
-__device__ inline void store_rows(const Work& w, int row, int token, float4 v) {
-  if (!w.y_in_quads) {
-    store(w, row, token, v.x);
-    store(w, row + 1, token, v.y);
-    store(w, row + 2, token, v.z);
-    store(w, row + 3, token, v.w);
-  } else if (w.y_is_bf16) {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
-    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(w.y) + token * w.ldy + row) = make_uint2(
-        *reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
-  } else {
-    *reinterpret_cast<float4*>(static_cast<float*>(w.y) + token * w.ldy + row) = v;
-  }
-}
-
 template <int kCount>
 __device__ void store_sums(const Work& w, int row, int token, const float (&d)[kCount]) {
   if (w.y_is_bf16 && w.y_in_pairs) {
@@ -429,49 +405,47 @@ __device__ void store_sums(const Work& w, int row, int token, const float (&d)[k
   for (int j = 0; j < kCount; ++j) store(w, row + j / 2 % 2 * 8, token + j / 4 * 8 + j % 2, d[j]);
 }
 
-template <class S>
+template <class S, int kTokens, int kHeights>
 struct Sums {
-  static constexpr int kCount = S::kCount;
-  static constexpr int kQuads = kCount / 4;
-  using Registers = float[kCount];
+  static constexpr int kCount = kTokens / 2;
+  static constexpr int kQuads = kHeights * kCount / 4;
 
   // A part of a tile, for the block that has its first step.
-  static __device__ void leave(const Work& w, int me, const Registers& d) {
-    float4* to = w.partial + static_cast<int64_t>(me) * kQuads * S::kConsumers + threadIdx.x;
+  static __device__ void leave(const Work& w, int me, const float (&d)[kHeights][kCount]) {
+    float4* to = w.partial + static_cast<int64_t>(me) * kQuads * kConsumers + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      __stcg(to + i * S::kConsumers,
-             make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
+      const float* v = &d[i / (kCount / 4)][i % (kCount / 4) * 4];
+      __stcg(to + i * kConsumers, make_float4(v[0], v[1], v[2], v[3]));
     }
     __threadfence();
-    sm90::sync_some(1, S::kConsumers);
+    sm90::sync_some(1, kConsumers);
     if (threadIdx.x == 0) sm90::store_release(w.flags + me, 1);
   }
 
   static __device__ void gather(const Work& w, const Segments& all, const Segment& g,
-                                Registers& d) {
+                                float (&d)[kHeights][kCount]) {
     const int end = (g.tile + 1) * w.steps;
     int from = all.me();
     while (all.begin_of(++from) < end) {
       while (sm90::load_acquire(w.flags + from) == 0) {
       }
-      const float4* at =
-          w.partial + static_cast<int64_t>(from) * kQuads * S::kConsumers + threadIdx.x;
+      const float4* at = w.partial + static_cast<int64_t>(from) * kQuads * kConsumers + threadIdx.x;
 #pragma unroll
       for (int i = 0; i < kQuads; ++i) {
-        const float4 v = __ldcg(at + i * S::kConsumers);
-        d[4 * i] += v.x, d[4 * i + 1] += v.y, d[4 * i + 2] += v.z, d[4 * i + 3] += v.w;
+        const float4 v = __ldcg(at + i * kConsumers);
+        float* to = &d[i / (kCount / 4)][i % (kCount / 4) * 4];
+        to[0] += v.x, to[1] += v.y, to[2] += v.z, to[3] += v.w;
       }
     }
-    sm90::sync_some(1, S::kConsumers);
+    sm90::sync_some(1, kConsumers);
     // For the next launch.
     if (threadIdx.x == 0) {
       for (int i = all.me() + 1; i < from; ++i) w.flags[i] = 0;
     }
   }
 
-  // d *= the scales of rows that are strip's and of row + 8.
-  static __device__ void scale(const Work& w, int strip, Registers& d) {
+  static __device__ void scale(const Work& w, int strip, float (&d)[kCount]) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 % 4;
     const auto* from = reinterpret_cast<const uint32_t*>(
@@ -481,229 +455,244 @@ struct Sums {
     for (int j = 0; j < kCount; ++j) d[j] *= j / 2 % 2 == 0 ? s.x : s.y;
   }
 
-  // The blocks of a cluster, and the warpgroups that share a strip, add their sums, each block for
-  // its share of the tokens. All consumers.
-  static __device__ void stage(uint32_t at, int row, const Registers& d) {
-    sm90::sync_some(1, S::kConsumers);  // nobody reads the ring any more
-    at += threadIdx.x / (128 * S::kStrips) * S::kSumBytes;
+  // The blocks of a cluster add their sums, each for its share of the tokens. All consumers.
+  static __device__ void stage(uint32_t at, int row, const float (&d)[kHeights][kCount]) {
+    sm90::sync_some(1, kConsumers);  // nobody reads the ring any more
+    const int t = threadIdx.x % 4;
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int token = j / 4 * 8 + threadIdx.x % 4 * 2 + j % 2;
-      const uint32_t to = at + (token * S::kLd + row + j / 2 % 2 * 8) * 4;
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(d[j]) : "memory");
+    for (int m = 0; m < kHeights; ++m) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const int r = row + m * kStrip + j / 2 % 2 * 8;
+        const int token = j / 4 * 8 + 2 * t + j % 2;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + (token * S::kLd + r) * 4), "f"(d[m][j])
+                     : "memory");
+      }
     }
   }
   static __device__ void add_cluster(const Work& w, uint32_t at, int first_row, int first_token) {
     const int rank = static_cast<int>(sm90::cluster_rank());
-    const int tokens = S::kTokens / w.split;
+    const int tokens = kTokens / w.split;
     constexpr int kRowQuads = S::kRows / 4;
-    for (int i = threadIdx.x; i < tokens * kRowQuads; i += S::kConsumers) {
+    for (int i = threadIdx.x; i < tokens * kRowQuads; i += kConsumers) {
       const int token = rank * tokens + i / kRowQuads;
       const int row = i % kRowQuads * 4;
       if (first_token + token >= w.m || first_row + row >= w.n) continue;
       float4 sum = make_float4(0, 0, 0, 0);
       for (int p = 0; p < w.split; ++p) {
-#pragma unroll
-        for (int part = 0; part < S::kSplitK; ++part) {
-          const float4 v = sm90::load_of_cluster(
-              at + part * S::kSumBytes + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
-          sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
+        const float4 v =
+            sm90::load_of_cluster(at + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
+        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
       }
-      store_rows(w, first_row + row, first_token + token, sum);
+      store(w, first_row + row, first_token + token, sum.x);
+      store(w, first_row + row + 1, first_token + token, sum.y);
+      store(w, first_row + row + 2, first_token + token, sum.z);
+      store(w, first_row + row + 3, first_token + token, sum.w);
     }
   }
 };
 
-// ---- the products -------------------------------------------------------------------------------
+// ---- the products
+// ----------------------------------------------------------------------------------------------------
 
-// A warpgroup: one strip of a tile.
-template <class S>
+// The two warpgroups: strips [kHeights wg, kHeights (wg + 1)) of a tile each.
+template <int kTokens, int kHeights, bool kOnSums, int kBits, class S>
 struct Consumer {
-  static constexpr int kCount = S::kCount;
-  static constexpr int kBits = S::kBits;
-  static constexpr bool kOnSums = S::kOnSums;
+  static constexpr int kCount = kTokens / 2;
+  using Out = Sums<S, kTokens, kHeights>;
 
   const Work& w;
   const Ring<S>& ring;
   const int wg = static_cast<int>(threadIdx.x) / 128;
-  const int strip = wg % S::kStrips;
-  const int turn = S::kSplitK == 1 ? 0 : wg / S::kStrips;  // whose it is
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // A lane's codes, scales and zeros in a stage.
-  const int codes_at =
-      S::kCodesAt + strip * kStepBlocks * S::kTileBytes + (warp * 32 + lane) * (kBits * 4);
-  const int scale_at = S::kScalesAt + strip * S::kScaleRows * 128 + lane / 4 * 16 + warp * 4;
-  const int zero_at = S::kZerosAt + strip * S::kScaleRows * 64 + lane / 4 * 8 + warp * 2;
-  int s = turn;  // the stage at hand
+  // A lane's codes, scales and zeros of the first stage.
+  const uint32_t codes_at = ring.codes(0) + wg * kHeights * kStepBlocks * S::kTileBytes +
+                            (warp * 32 + lane) * (kBits * 4);
+  const uint32_t scale_at = ring.scale(0, wg* kHeights) + lane / 4 * 16 + warp * 4;
+  const uint32_t zero_at = ring.zero(0, wg* kHeights) + lane / 4 * 8 + warp * 2;
+  int s = 0;  // the stage at hand
   uint32_t phase = 0;
-  uint32_t to_free = 0;  // the barrier of the stage whose products may still run
+  int before = -1;  // the stage whose products may still run
 
   __device__ void release() {
-    if (to_free != 0 && lane == 0) sm90::barrier_arrive(to_free);
-    to_free = 0;
+    if (before >= 0 && lane == 0) sm90::barrier_arrive(ring.empty(before));
+    before = -1;
   }
 
-  // By a row of the step's scales.
-  __device__ void grid_of(uint32_t stage, int row, Grid& grid) const {
+  // Of strip m of the warpgroup's and a row of the step's scales.
+  __device__ void grid_of(int m, int row, Grid& grid) const {
+    const int at = m * ring.scale_rows + row;
     if constexpr (!kOnSums) {
       grid.scale[0] = grid.scale[1] = 0x3f803f80u;
       if (!w.scale_at_end) {
-        bf16_scales_of(sm90::load_shared_u32(stage + scale_at + row * 128), w.scales_are_bf16,
-                       grid.scale);
+        bf16_scales_of(sm90::load_shared_u32(scale_at + s * ring.scale_bytes + at * 2 * kStrip),
+                       w.scales_are_bf16, grid.scale);
       }
     }
     grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
     if (w.zeros != nullptr) {
-      zeros_of<kBits>(sm90::load_shared_u16(stage + zero_at + row * 64), grid.zero);
+      zeros_of<kBits>(sm90::load_shared_u16(zero_at + s * ring.scale_bytes + at * kStrip),
+                      grid.zero);
     }
   }
 
-  // Of block b of the step, for inputs [32 half, 32 half + 32).
-  __device__ void grid_of(uint32_t stage, int b, int half, Grid& grid) const {
-    if constexpr (kOnSums) {
-      if (b == 0 && half == 0) grid_of(stage, 0, grid);
-    } else if (half == 0) {
-      grid_of(stage, b * 2 * w.scale_rows / 4, grid);
-    } else if (w.scale_rows == 4) {
-      grid_of(stage, 2 * b + 1, grid);
-    }
-  }
-
-  // d += sums of a group x its scales.
+  // d (one strip) += sums of a group x its scales.
   static __device__ void add(float (&d)[kCount], const float (&sum)[kCount], float2 scale) {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) d[j] = fmaf(sum[j], j / 2 % 2 == 0 ? scale.x : scale.y, d[j]);
   }
 
-  __device__ void run(const Segment& g, float (&d)[kCount]) {
-    float group[kOnSums ? kCount : 1];
-    float2 scale = make_float2(0, 0);
-    uint32_t a[2][2][4];
-    Grid grid;
+  __device__ void run(const Segment& g, float (&d)[kHeights][kCount]) {
+    float group[kOnSums ? kHeights : 1][kOnSums ? kCount : 1];
+    float2 scale[kHeights];
+    uint32_t a[2][4][4];
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      d[j] = 0;
-      if constexpr (kOnSums) group[j] = 0;
+    for (int m = 0; m < kHeights; ++m) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        d[m][j] = 0;
+        if constexpr (kOnSums) group[m][j] = 0;
+      }
+      scale[m] = make_float2(0, 0);
     }
-    for (int step = g.begin + turn; step < g.end; step += S::kSplitK) {
+    for (int step = g.begin; step < g.end; ++step) {
       sm90::barrier_wait(ring.full(s), phase);
-      const uint32_t stage = ring.stage(s);
-      const uint32_t x = sm90::describe_tile(stage);
+      uint32_t codes[kStepBlocks][kHeights][kBits];
 #pragma unroll
-      for (int b = 0; b < kStepBlocks; ++b) {
-        uint32_t codes[kBits];
+      for (int c = 0; c < kStepBlocks * kHeights; ++c) {
+        const int b = c / kHeights, m = c % kHeights;
+        const uint32_t at = codes_at + s * S::kStageBytes + (m * kStepBlocks + b) * S::kTileBytes;
 #pragma unroll
         for (int q = 0; q < kBits / 4; ++q) {
-          const uint4 v = sm90::load_shared(stage + codes_at + b * S::kTileBytes + 16 * q);
-          codes[4 * q] = v.x, codes[4 * q + 1] = v.y;
-          codes[4 * q + 2] = v.z, codes[4 * q + 3] = v.w;
-        }
-        // A half's weights are made while the tensor cores have those of the one before.
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          grid_of(stage, b, half, grid);
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            fragment<kBits, !kOnSums>(codes, 2 * half + j, grid, w.zeros != nullptr, a[half][j]);
-          }
-          if constexpr (kOnSums) {
-            if (b == 0 && half == 0) {  // the sums of the group before are done
-              const uint32_t pair = sm90::load_shared_u32(stage + scale_at);
-              sm90::wgmma_wait<0>();
-              sm90::keep(group);
-              add(d, group, scale);
-              scale = w4_scales(pair, w.scales_are_bf16);
-            }
-          }
-          sm90::wgmma_fence();
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            const int at = b * S::kXBlockBytes + (2 * half + j) * 32;
-            const uint32_t tile = x + (at >> 4);
-            if constexpr (kOnSums) {
-              sm90::wgmma(group, a[half][j], tile, at != 0);
-            } else {
-              sm90::wgmma(d, a[half][j], tile, 1);
-            }
-          }
-          sm90::wgmma_commit();
-          sm90::wgmma_wait<1>();
-          if (b == 0 && half == 0) release();
+          const uint4 v = sm90::load_shared(at + 16 * q);
+          codes[b][m][4 * q] = v.x, codes[b][m][4 * q + 1] = v.y;
+          codes[b][m][4 * q + 2] = v.z, codes[b][m][4 * q + 3] = v.w;
         }
       }
-      to_free = ring.empty(s);
-      s += S::kSplitK;
-      if (s >= ring.stages) s -= ring.stages, phase ^= 1;
+      const uint64_t x = sm90::describe_tile(ring.x(s));
+#pragma unroll
+      for (int c = 0; c < kStepBlocks * kHeights; ++c) {
+        const int b = c / kHeights, m = c % kHeights;
+        Grid grid;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (j == 0 || (j == 2 && !kOnSums)) {
+            grid_of(m, kOnSums ? 0 : (2 * b + j / 2) * ring.scale_rows / 4, grid);
+          }
+          fragment<kBits, !kOnSums>(codes[b][m], j, grid, w.zeros != nullptr, a[c % 2][j]);
+        }
+        if constexpr (kOnSums) {
+          if (c == 0) {  // the sums of the group before are done
+            sm90::wgmma_wait<0>();
+#pragma unroll
+            for (int h = 0; h < kHeights; ++h) {
+              sm90::keep(group[h]);
+              add(d[h], group[h], scale[h]);
+              const uint32_t pair =
+                  sm90::load_shared_u32(scale_at + s * ring.scale_bytes + h * 2 * kStrip);
+              scale[h] = w4_scales(pair, w.scales_are_bf16);
+            }
+          }
+        }
+        sm90::wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const uint64_t tile = x + static_cast<uint64_t>((b * S::kXBlockBytes + j * 32) >> 4);
+          if constexpr (kOnSums) {
+            sm90::wgmma(group[m], a[c % 2][j], tile, b != 0 || j != 0);
+          } else {
+            sm90::wgmma(d[m], a[c % 2][j], tile, 1);
+          }
+        }
+        sm90::wgmma_commit();
+        sm90::wgmma_wait<1>();
+        if (c == 0) release();
+      }
+      before = s;
+      if (++s == ring.stages) s = 0, phase ^= 1;
     }
     sm90::wgmma_wait<0>();
     release();
-    if constexpr (kOnSums) {
-      sm90::keep(group);
-      add(d, group, scale);
-    } else {
-      sm90::keep(d);
+#pragma unroll
+    for (int m = 0; m < kHeights; ++m) {
+      if constexpr (kOnSums) {
+        sm90::keep(group[m]);
+        add(d[m], group[m], scale[m]);
+      } else {
+        sm90::keep(d[m]);
+      }
     }
   }
 
   __device__ void all_segments() {
-    using Out = Sums<S>;
-    const int in_tile = strip * kStrip + warp * 16 + lane / 4;
+    const int in_tile = wg * kHeights * kStrip + warp * 16 + lane / 4;
     Segments all(w);
     Segment g;
     while (all.next(g)) {
-      float d[kCount];
+      float d[kHeights][kCount];
       run(g, d);
       const int first_row = g.tile / w.token_tiles * S::kRows;
-      const int token = g.tile % w.token_tiles * S::kTokens;
+      const int token = g.tile % w.token_tiles * kTokens;
       if (w.split == 1 && g.begin != 0) {
         Out::leave(w, all.me(), d);
         continue;
       }
       if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
-      if (w.scale_at_end) Out::scale(w, first_row / kStrip + strip, d);
-      if (S::kSplitK > 1 || w.split > 1) {
-        Out::stage(ring.stage(0), in_tile, d);
+      if (w.scale_at_end) {
+#pragma unroll
+        for (int m = 0; m < kHeights; ++m) {
+          Out::scale(w, first_row / kStrip + wg * kHeights + m, d[m]);
+        }
+      }
+      if (w.split > 1) {
+        Out::stage(ring.base, in_tile, d);
         sm90::cluster_sync();
-        Out::add_cluster(w, ring.stage(0), first_row, token);
-        sm90::cluster_sync();  // until all have read this block's sums
+        Out::add_cluster(w, ring.base, first_row, token);
+        sm90::cluster_sync();
         return;
       }
-      store_sums(w, first_row + in_tile, token + lane % 4 * 2, d);
+#pragma unroll
+      for (int m = 0; m < kHeights; ++m) {
+        store_sums(w, first_row + in_tile + m * kStrip, token + threadIdx.x % 4 * 2, d[m]);
+      }
     }
   }
 };
 
 #endif  // sm_90a
 
-template <class S>
-__global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
-    const __grid_constant__ CUtensorMap x_map, const __grid_constant__ Work w) {
+template <int kTokens, int kHeights, bool kOnSums, int kBits, int kPerProcessor>
+__global__ __launch_bounds__(kBlockThreads,
+                             kPerProcessor) void multiply(const __grid_constant__ CUtensorMap x_map,
+                                                          const __grid_constant__ Work w) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Sizes<kTokens, kHeights, kBits>;
   extern __shared__ uint8_t memory[];
   const Ring<S> ring(sm90::shared_address(memory), w);
   sm90::let_later_grid_start();
-  const int producer = static_cast<int>(threadIdx.x) - S::kConsumers;
-  if (producer >= 0 && producer < ring.stages) {
-    sm90::barrier_init(ring.full(producer), kArrivals);
-    sm90::barrier_init(ring.empty(producer), S::kStrips * 4);
+  if (const int i = static_cast<int>(threadIdx.x) - kConsumers; i >= 0 && i < ring.stages) {
+    sm90::barrier_init(ring.full(i), kProducers);
+    sm90::barrier_init(ring.empty(i), kConsumers / 32);
     sm90::barrier_inits_done();
-    if (producer == 0) sm90::prefetch_map(&x_map);
+    if (i == 0) sm90::prefetch_map(&x_map);
   }
   __syncthreads();
-  if (producer >= 0) {
-    sm90::give_registers<S::kProducerRegisters>();
-    Producer<S>(w, &x_map, ring).run(producer / 32);
-    if (S::kSplitK > 1 || w.split > 1) {
+  if (threadIdx.x >= kConsumers) {
+    sm90::give_registers<kPerProcessor == 1 ? 56 : 48>();
+    if (threadIdx.x % 32 == 0) {
+      Producer<S, kTokens>(w, &x_map, ring)
+          .run(static_cast<int>(threadIdx.x) / 32 - kConsumers / 32);
+    }
+    if (w.split > 1) {
       __syncwarp();
       sm90::cluster_sync();
       sm90::cluster_sync();
     }
   } else {
-    sm90::take_registers<S::kConsumerRegisters>();
+    sm90::take_registers<kPerProcessor == 1 ? 224 : 96>();
     sm90::wait_for_earlier_grid();
-    Consumer<S>{w, ring}.all_segments();
+    Consumer<kTokens, kHeights, kOnSums, kBits, S>{w, ring}.all_segments();
   }
 #endif
 }
@@ -714,34 +703,28 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
 using Kernel = void (*)(CUtensorMap, Work);
 
 struct Variant {
-  W4Choice choice;
+  int rows, tokens;
+  bool on_sums;
   int bits;
   int per_processor;
-  int threads;
   Kernel kernel;
   int stage_bytes;
   int sum_bytes;
+  size_t (*shared_bytes)(int stages, int scale_rows);
 };
 
-template <int kTokens, int kStrips, int kSplitK, bool kOnSums, int kBits, int kPerProcessor>
+template <int kTokens, int kHeights, bool kOnSums, int kBits, int kPerProcessor>
 constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kSplitK, kOnSums, kBits, kPerProcessor>;
-  return {{S::kRows, kTokens, kOnSums, kSplitK},
-          kBits,
-          kPerProcessor,
-          S::kThreads,
-          multiply<S>,
-          S::kStageBytes,
-          S::kSumBytes * kSplitK};
+  using S = Sizes<kTokens, kHeights, kBits>;
+  return {S::kRows,       kTokens,       kOnSums,
+          kBits,          kPerProcessor, multiply<kTokens, kHeights, kOnSums, kBits, kPerProcessor>,
+          S::kStageBytes, S::kSumBytes,  S::shared_bytes};
 }
 
 constexpr Variant kVariants[] = {
-    variant<32, 2, 1, true, 4, 2>(),   variant<32, 4, 1, true, 4, 1>(),
-    variant<32, 2, 2, true, 4, 1>(),   variant<64, 2, 1, true, 4, 1>(),
-    variant<64, 4, 1, true, 4, 1>(),   variant<64, 2, 2, true, 4, 1>(),
-    variant<64, 4, 1, false, 4, 1>(),  variant<128, 2, 1, true, 4, 1>(),
-    variant<128, 2, 1, false, 4, 1>(), variant<128, 4, 1, false, 4, 1>(),
-    variant<256, 2, 1, false, 4, 1>(),
+    variant<32, 1, true, 4, 2>(),  variant<32, 1, false, 4, 2>(),  variant<64, 1, true, 4, 1>(),
+    variant<64, 1, false, 4, 2>(), variant<128, 1, false, 4, 1>(), variant<256, 1, false, 4, 1>(),
+    variant<32, 2, true, 4, 1>(),  variant<64, 2, false, 4, 1>(),  variant<128, 2, false, 4, 1>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -751,8 +734,7 @@ int scale_rows_of(const W4Args& args) {
 
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
-    if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
-        v.choice.on_sums == choice.on_sums && v.choice.split_k == choice.split_k &&
+    if (v.rows == choice.rows && v.tokens == choice.tokens && v.on_sums == choice.on_sums &&
         v.bits == args.bits) {
       return &v;
     }
@@ -844,7 +826,6 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  if (choice.split_k > 1 && choice.split == 0) return false;
   return choice.split < 2 || choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks);
 }
 
@@ -872,26 +853,24 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
   CUtensorMap map;
-  if (const cudaError_t e = describe_x(args, v.choice.tokens, map); e != cudaSuccess) return e;
+  if (const cudaError_t e = describe_x(args, v.tokens, map); e != cudaSuccess) return e;
 
   Work w{};
   describe_weight(args, w);
   w.m = args.m;
-  w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
+  w.scale_at_end = w.groups == 1 && !v.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;
   w.y_is_bf16 = args.y_is_bf16;
-  w.y_in_quads =
-      args.n % 4 == 0 && args.ldy % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.y_in_pairs =
       args.n % 2 == 0 && args.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(args.y) % 4 == 0;
   w.flags = static_cast<uint32_t*>(args.workspace);
   w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
-  w.token_tiles = div_up(args.m, v.choice.tokens);
-  w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
+  w.token_tiles = div_up(args.m, v.tokens);
+  w.tiles = div_up(args.n, v.rows) * w.token_tiles;
 
   int blocks = 0;
-  if (choice.split > 1 || choice.split_k > 1) {
+  if (choice.split > 1) {
     w.split = choice.split;
     blocks = w.tiles * w.split;
   } else {
@@ -907,16 +886,16 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
 
   const int most = (c.shared + 1024) / v.per_processor - 1024;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
-  while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
-  if (w.stages % choice.split_k != 0 && w.stages > 1) --w.stages;
-  if ((choice.split > 1 || choice.split_k > 1) && w.stages * v.stage_bytes < v.sum_bytes) {
+  while (w.stages > 1 && static_cast<int>(v.shared_bytes(w.stages, w.scale_rows)) > most)
+    --w.stages;
+  if (choice.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
     w.stages = div_up(v.sum_bytes, v.stage_bytes);
   }
 
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(v.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes));
+  config.blockDim = dim3(kBlockThreads);
+  config.dynamicSmemBytes = v.shared_bytes(w.stages, w.scale_rows);
   config.stream = args.stream;
   cudaLaunchAttribute attribute[2];
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -14,10 +14,9 @@ struct W4Choice {
   int rows = 128;   // 128 or 256
   int tokens = 64;  // 32, 64, 128, 256
   bool on_sums =
-      false;        // scales multiply f32 sums (groups of a multiple of 128), else bf16 weights
-  int split_k = 1;  // 2: two warpgroups of a block share rows and take inputs in turn
-  int split = 0;    // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of work for all blocks
-  int stages = 0;   // of the ring; 0: as many as fit
+      false;       // scales multiply f32 sums (groups of a multiple of 128), else bf16 weights
+  int split = 0;   // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of work for all blocks
+  int stages = 0;  // of the ring; 0: as many as fit
 };
 
 // The fastest choice known.

@@ -8,6 +8,7 @@ namespace nibble::kernels {
 namespace {
 
 using tensor::Element;
+using tensor::SecondScale;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
 
@@ -26,6 +27,9 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 
 ScaleStore store_of(const WeightFormat& f) {
   if (f.super_k > 0 && f.element != Element::kE2M1) return ScaleStore::kSuper;
+  if (f.second_scale != SecondScale::kNone && f.zero != ZeroKind::kOffset) {
+    return f.second_scale == SecondScale::kMultiplies ? ScaleStore::kE4M3 : ScaleStore::kE4M3Over;
+  }
   switch (f.scale_type) {
     case tensor::DType::kE4M3:  // a subset of f16, also halved
       return ScaleStore::kF16;
@@ -79,6 +83,11 @@ void add_tiles(const WeightFormat& f, const tensor::ActivationFormat& activation
     l.super_groups = f.super_k / l.group;
     l.super_bytes = kTileRows * 2 * (l.has_offset ? 2 : 1);
     supers = (l.groups + l.super_groups - 1) / l.super_groups;
+  } else if (l.scale_store >= ScaleStore::kE4M3) {
+    l.super_groups = l.groups;
+    l.super_scale_bytes = 4;
+    l.super_bytes = kTileRows * l.super_scale_bytes;
+    supers = 1;
   }
   l.tile_bytes =
       supers * l.super_bytes + l.groups * l.header_bytes + l.k_pad / kBlockK * l.block_bytes;
@@ -173,7 +182,7 @@ Layout make_layout(const MatmulProblem& problem, Packing packing) {
   if (f.group_k >= problem.k && f.super_k == 0) f.group_k = 0;  // one group along K
   if (packing <= Packing::kN8) {  // a weight without scales is stored with scales of 1
     l.scale_store = store_of(f);
-    constexpr int64_t kBytes[] = {2, 2, 4, 1};
+    constexpr int64_t kBytes[] = {2, 2, 4, 1, 1, 1};
     l.scale_bytes = kBytes[static_cast<int>(l.scale_store)];
     l.values = stored_values(f.element);
   }

@@ -11,8 +11,9 @@
 // A group of 16 shares its header with its neighbour (scale[2][32], zero[2][32], offset[2][32], one
 // block). A weight without groups along K has one header a tile. Where scales are s8 multiples of a
 // f16 (WeightFormat::super_k), the first group of each super_k inputs begins with a super header:
-// the f16 of the scales [32], then that of the offsets [32]. All parts are multiples of 32 bytes,
-// read from front to back.
+// the f16 of the scales [32], then that of the offsets [32]. Where scales are e4m3 times or over
+// one float (WeightFormat::second_scale), a tile begins with that float for each row [32]. All
+// parts are multiples of 32 bytes, read from front to back.
 //
 // A block is lines of 128 bytes; byte (r, b) of a line stands at r * 4 + b, r the row, b in 0..3.
 // Inputs are counted from the block's start, j from 0 to 3.
@@ -49,8 +50,10 @@ constexpr int64_t kBlockK = 32;
 // Integer kernels look e2m1 codes up as doubled value + 12, to have them unsigned.
 constexpr int32_t kE2M1Zero = 12;
 
-// kSuper: s8 times the f16 of the super header.
-enum class ScaleStore : uint8_t { kF16, kBF16, kF32, kSuper };
+// kSuper: s8 times the f16 of the super header. kE4M3, kE4M3Over: a byte, times or over the f32 of
+// the super header; the byte moved left by 7 is the f16 of its e4m3 / 256, and the f32 makes up for
+// that.
+enum class ScaleStore : uint8_t { kF16, kBF16, kF32, kSuper, kE4M3, kE4M3Over };
 
 struct Layout {
   Packing packing = Packing::kPlain;
@@ -72,6 +75,7 @@ struct Layout {
   int64_t block_bytes = 0;
   int64_t super_groups = 1;  // headers between two super headers
   int64_t super_bytes = 0;
+  int64_t super_scale_bytes = 2;  // of one number of a super header
   int64_t tile_bytes = 0;
   int64_t bytes = 0;  // of the whole weight
   // plain only: where the arrays begin

@@ -45,6 +45,14 @@ std::vector<WeightFormat> formats() {
                    .group_k = 32,
                    .scale_type = element == Element::kE2M1 ? DType::kE8M0 : DType::kF16,
                    .act_order = integer});
+    if (element == Element::kE2M1 || element == Element::kS4 || element == Element::kE4M3) {
+      for (const auto second : {tensor::SecondScale::kMultiplies, tensor::SecondScale::kDivides}) {
+        for (int64_t group : {16, 32, 0}) {
+          out.push_back(
+              {.element = element, .scaled = true, .group_k = group, .second_scale = second});
+        }
+      }
+    }
     for (int64_t group : {16, 32}) {  // scales of scales, as GGUF's K types have them
       WeightFormat f{.element = element,
                      .scaled = true,

@@ -39,6 +39,12 @@ struct Source {
   float stored_scale(int64_t n, int64_t g) const {
     return w.format.element == tensor::Element::kE2M1 ? scale(n, g) / 2 : scale(n, g);
   }
+  // With it, e4m3 / 256 gives the scales as they are stored.
+  float stored_second() const {
+    const float factor = w.format.element == tensor::Element::kE2M1 ? 128.0f : 256.0f;
+    return w.format.second_scale == tensor::SecondScale::kMultiplies ? w.second_scale * factor
+                                                                     : w.second_scale / factor;
+  }
   float zero(int64_t n, int64_t g) const { return w.zero[static_cast<size_t>(n * groups + g)]; }
   float offset(int64_t n, int64_t g) const { return w.offset[static_cast<size_t>(n * groups + g)]; }
   const uint8_t* codes(int64_t n) const {
@@ -66,6 +72,11 @@ bool same_number(float a, float b) { return a == b || (std::isnan(a) && std::isn
 bool put_scale(ScaleStore store, float value, const std::byte* super, std::byte* to);
 float get_scale(ScaleStore store, const std::byte* super, const std::byte* from);
 
+float get_f32(const std::byte* from) {
+  float value;
+  std::memcpy(&value, from, 4);
+  return value;
+}
 float get_f16(const std::byte* from) {
   uint16_t code;
   std::memcpy(&code, from, 2);
@@ -77,7 +88,11 @@ bool put_scale(ScaleStore store, float value, const std::byte* super, std::byte*
     std::memcpy(to, &value, 4);
     return true;
   }
-  if (store == ScaleStore::kSuper) {
+  if (store >= ScaleStore::kE4M3) {
+    const float second = get_f32(super);
+    const float number = store == ScaleStore::kE4M3 ? value / second : value * second;
+    *to = static_cast<std::byte>(base::e4m3_from_f32(256 * number) & 0x7f);  // none is negative
+  } else if (store == ScaleStore::kSuper) {
     const float unit = get_f16(super);
     const float times = unit == 0 ? 0 : value / unit;
     if (!(times >= -128 && times <= 127)) return false;
@@ -91,13 +106,13 @@ bool put_scale(ScaleStore store, float value, const std::byte* super, std::byte*
 }
 
 float get_scale(ScaleStore store, const std::byte* super, const std::byte* from) {
-  if (store == ScaleStore::kF32) {
-    float value;
-    std::memcpy(&value, from, 4);
-    return value;
-  }
+  if (store == ScaleStore::kF32) return get_f32(from);
   if (store == ScaleStore::kSuper) {
     return static_cast<float>(static_cast<int8_t>(*from)) * get_f16(super);
+  }
+  if (store >= ScaleStore::kE4M3) {
+    const float number = base::f32_from_e4m3(static_cast<uint8_t>(*from)) / 256;
+    return store == ScaleStore::kE4M3 ? number * get_f32(super) : number / get_f32(super);
   }
   if (store == ScaleStore::kF16) return get_f16(from);
   uint16_t code;
@@ -161,7 +176,7 @@ Header<Byte> header_at(const Layout& l, Byte* tile, int64_t g, int64_t r) {
   const Group<Byte> group = group_in(l, tile, g / l.sets);
   Header<Byte> h = header_parts(l, group.header, group.super, g % l.sets);
   return {h.scale + r * l.scale_bytes, h.zero + r * l.zero_bytes, h.offset + r * l.scale_bytes,
-          h.super_scale + r * 2, h.super_offset + r * 2};
+          h.super_scale + r * l.super_scale_bytes, h.super_offset + r * 2};
 }
 
 // Offset of block b (of 32 inputs) in a tile.
@@ -193,7 +208,12 @@ void pack_supers(const Layout& l, const Source& src, int64_t n, std::byte* tile)
 void pack_headers(const Layout& l, const Source& src, int64_t n, std::byte* tile,
                   Trouble& trouble) {
   if (l.header_bytes == 0) return;
-  if (l.super_bytes != 0) pack_supers(l, src, n, tile);
+  if (l.scale_store >= ScaleStore::kE4M3) {
+    const float second = src.stored_second();
+    std::memcpy(header_at(l, tile, 0, n % kTileRows).super_scale, &second, 4);
+  } else if (l.super_bytes != 0) {
+    pack_supers(l, src, n, tile);
+  }
   const float bias = static_cast<float>(code_bias(src.w.format.element));
   for (int64_t g = 0; g < src.groups; ++g) {
     const auto at = header_at(l, tile, g, n % kTileRows);
@@ -379,6 +399,16 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
   }
 }
 
+// In words.
+std::string held_as(const QuantizedWeight& w) {
+  if (w.format.super_k > 0) return "s8 multiples of an f16";
+  if (w.format.second_scale == tensor::SecondScale::kNone) {
+    return std::string(tensor::name(w.format.scale_type));
+  }
+  const bool times = w.format.second_scale == tensor::SecondScale::kMultiplies;
+  return fmt::format("e4m3 {} {}", times ? "times" : "over", w.second_scale);
+}
+
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
@@ -430,8 +460,7 @@ Result<PackedWeight> pack(const QuantizedWeight& weight, Choice choice, device::
                             l.zero_bytes != 0 ? fmt::format(" or zero point {}", src.zero(n, g))
                             : l.has_offset    ? fmt::format(" or offset {}", src.offset(n, g))
                                               : "",
-                            weight.format.super_k > 0 ? "s8 multiples of an f16"
-                                                      : tensor::name(weight.format.scale_type)));
+                            held_as(weight)));
   }
   return out;
 }

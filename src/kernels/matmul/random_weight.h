@@ -105,6 +105,14 @@ inline tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format,
     }
   }
   if (format.super_k > 0) make_super(w, random);
+  if (format.second_scale != tensor::SecondScale::kNone) {
+    w.second_scale = format.second_scale == tensor::SecondScale::kMultiplies ? 0.0037f : 2688.5f;
+    for (float& s : w.scale) {
+      const float number = base::f32_from_e4m3(static_cast<uint8_t>(random() % 127));  // not nan
+      s = format.second_scale == tensor::SecondScale::kMultiplies ? number * w.second_scale
+                                                                  : number / w.second_scale;
+    }
+  }
   if (format.act_order) {
     w.order.resize(static_cast<size_t>(k));
     std::iota(w.order.begin(), w.order.end(), 0);

@@ -117,7 +117,9 @@ Result<void> find_granularity(const LinearLayer& layer, const TensorLookup& tens
   }
   f.global_scale = find_tensor(tensors, layer.module, "weight_global_scale") != nullptr ||
                    (weights.strategy == Strategy::kTensorGroup && weights.is_float);
-  if (f.global_scale) f.scale_type = DType::kF32;
+  if (!f.global_scale) return {};
+  if (f.scale_type == DType::kE4M3) f.second_scale = tensor::SecondScale::kDivides;
+  f.scale_type = DType::kF32;
   return {};
 }
 

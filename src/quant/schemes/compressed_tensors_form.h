@@ -46,10 +46,17 @@ struct Form {
   RowPacking zero_packing = RowPacking::kDense;  // of zero points along N
   bool packed_zeros = false;
   tensor::DType scale_type = tensor::DType::kF32;
+  tensor::SecondScale second_scale = tensor::SecondScale::kNone;
   tensor::ActivationFormat activation;
   int64_t input_hadamard = 0;
   std::string input_scale;   // the suffix of its stored scale, "" without
   std::string unused_input;  // why others that are stored are not read
+
+  // The shape of the scales of (n, k) weights.
+  int64_t scale_rows(int64_t n) const {
+    return group_n == 0 ? 1 : n / group_n + (n % group_n != 0);
+  }
+  int64_t groups_of(int64_t k) const { return group_k == 0 ? 1 : k / group_k + (k % group_k != 0); }
 };
 
 // The form of a layer that is stored quantized, as `group` says, or only sparse (`group` is null).

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "quant/act_order.h"
-#include "quant/float6.h"
 #include "quant/packed_words.h"
-#include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_24.h"
+#include "quant/schemes/compressed_tensors_codes.h"
+#include "quant/schemes/compressed_tensors_specs.h"
 #include "quant/stored.h"
 
 namespace nibble::quant::compressed {
@@ -21,8 +20,6 @@ using tensor::DType;
 using tensor::Element;
 using tensor::TensorInfo;
 using tensor::TensorView;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 Element integer_element(int64_t bits, bool is_signed) {
   constexpr std::array<Element, 9> kSigned = {Element::kS2, Element::kS2, Element::kS2,
@@ -48,11 +45,6 @@ TensorView as_scale(TensorView view) {
   if (view.dtype == DType::kU8) view.dtype = DType::kE8M0;
   return view;
 }
-
-const std::vector<DType> kFloatScales = {DType::kF16,  DType::kBF16, DType::kF32,
-                                         DType::kE4M3, DType::kE8M0, DType::kU8};
-const std::vector<DType> kZeros = {DType::kS8,  DType::kS32,  DType::kS64, DType::kE4M3,
-                                   DType::kF16, DType::kBF16, DType::kF32};
 
 Result<std::vector<float>> read_zero_points(const TensorView& view, std::string_view suffix) {
   if (view.dtype == DType::kS32 || view.dtype == DType::kS64) {
@@ -85,12 +77,7 @@ Result<float> positive(const RawWeights& raw, Slot slot, std::string_view suffix
 class CompressedMethod : public LinearMethod {
  public:
   CompressedMethod(const LinearLayer& layer, const TensorLookup& tensors, Form form)
-      : f_(std::move(form)), n_(layer.n), k_(layer.k) {
-    add_codes();
-    if (f_.scaled) add_scales(layer, tensors);
-    add_inputs(layer, tensors);
-    add_bias(layer, tensors, specs_);
-  }
+      : f_(std::move(form)), n_(layer.n), k_(layer.k), specs_(specs_of(f_, layer, tensors)) {}
 
   std::string_view scheme() const override { return "compressed-tensors"; }
 
@@ -101,6 +88,7 @@ class CompressedMethod : public LinearMethod {
     format.group_n = f_.group_n;
     format.group_k = f_.group_k;
     format.scale_type = f_.scale_type;
+    format.second_scale = f_.second_scale;
     if (f_.asymmetric) format.zero = tensor::ZeroKind::kInteger;
     format.act_order = f_.act_order;
     if (f_.storage == Storage::kFloat6 && f_.group_k == 32) format.stored_as = "e2m3g32";
@@ -125,138 +113,14 @@ class CompressedMethod : public LinearMethod {
       NIBBLE_TRY(read_zero(raw, out));
       NIBBLE_TRY(read_order(raw, out));
     }
-    NIBBLE_TRY(read_codes(raw, out));
+    NIBBLE_TRY(read_codes(f_, n_, raw, out));
     NIBBLE_TRY(read_inputs(raw, out));
     return out;
   }
 
  private:
-  // ---- declarations ----
-
-  void add_codes() {
-    const bool words = f_.storage == Storage::kWords;
-    switch (f_.storage) {
-      case Storage::kWords:
-      case Storage::kFloat4:
-      case Storage::kFloat6: {
-        const int64_t unit = words ? 32 : 8;  // bits of an element of the tensor
-        const int64_t size = words ? row_words(k_, f_.bits, f_.packing) : k_ * f_.bits / 8;
-        specs_ = {wanted(Slot::kWeight, "weight_packed", {words ? DType::kS32 : DType::kU8},
-                         {n_, size}, {0}, packed_axis(1, unit, f_.packing))};
-        break;
-      }
-      case Storage::kMask24:
-        specs_ = {wanted(Slot::kWeight, mask_name("compressed"), {f_.stored}, {n_, k_ / 2}, {0},
-                         {1, 8, 4}),
-                  wanted(Slot::kExtra, mask_name("bitmask"), {DType::kU8}, {n_, ceil_div(k_, 8)},
-                         {0}, {1, 8})};
-        break;
-      case Storage::kMask:
-        // Rows are found by their offsets; no part of the inputs has a place of its own.
-        specs_ = {wanted(Slot::kWeight, mask_name("compressed"), {f_.stored}, {f_.kept}, {},
-                         {0, k_, f_.kept}),
-                  wanted(Slot::kExtra, mask_name("bitmask"), {DType::kU8}, {n_, ceil_div(k_, 8)},
-                         {0}, {1, k_, ceil_div(k_, 8)}),
-                  wanted(Slot::kGroupIndex, mask_name("row_offsets"), {DType::kS64, DType::kS32},
-                         {n_}, {0}, {})};
-        break;
-      case Storage::kMarlin24: {
-        const int64_t words_a_row = 16 * n_ * f_.bits / 32;
-        specs_ = {
-            wanted(Slot::kWeight, "weight_packed", {DType::kS32}, {k_ / 32, words_a_row},
-                   {1, 64, 32 * f_.bits}, {0, 32}),
-            wanted(Slot::kExtra, "meta", {DType::kS16}, {k_ / 32, 2 * n_}, {1, 64, 128}, {0, 32})};
-        break;
-      }
-      default:
-        specs_ = {wanted(Slot::kWeight, "weight", {f_.stored}, {n_, k_}, {0}, {1})};
-    }
-    if (words || f_.storage == Storage::kMask24 || f_.storage == Storage::kMask) {
-      specs_.push_back(
-          optional_tensor(wanted(Slot::kShape, words ? "weight_shape" : mask_name("shape"),
-                                 {DType::kS64, DType::kS32}, {2}, {}, {}),
-                          "the shape is the model's"));
-    }
-  }
-
-  std::string mask_name(std::string_view suffix) const {
-    return f_.mask_prefix + std::string(suffix);
-  }
-
-  // Codes of f_.bits bits in elements of `unit` bits: the smallest number of both that is whole.
-  ShardAxis packed_axis(int dim, int64_t unit, RowPacking packing) const {
-    if (packing == RowPacking::kWholeWords) return {dim, unit / f_.bits};
-    int64_t codes = 1;
-    while (codes * f_.bits % unit != 0) ++codes;
-    return {dim, codes, codes * f_.bits / unit};
-  }
-
-  void add_scales(const LinearLayer& layer, const TensorLookup& tensors) {
-    const bool marlin = f_.storage == Storage::kMarlin24;
-    const int64_t rows = scale_rows(n_), groups = groups_of(k_);
-    const ShardAxis along_n = f_.group_n == 0 ? ShardAxis{} : ShardAxis{0, f_.group_n};
-    // Of scattered groups a rank keeps all.
-    const ShardAxis along_k =
-        f_.group_k == 0 || f_.act_order ? ShardAxis{} : ShardAxis{1, f_.group_k};
-    WeightSpec scale = wanted(Slot::kScale, "weight_scale", f_.is_float ? kFloatScales : kFloats,
-                              {rows, groups}, along_n, along_k);
-    if (marlin) {
-      scale = wanted(Slot::kScale, "scale_packed", kFloats, {groups, n_}, {1, 64, 64},
-                     f_.group_k == 0 ? ShardAxis{} : ShardAxis{0, f_.group_k});
-    }
-    specs_.push_back(std::move(scale));
-    if (f_.global_scale) {
-      specs_.push_back(wanted(Slot::kScale2, "weight_global_scale", kFloats, {}, {}, {}));
-    }
-    add_zeros(layer, tensors, along_n, along_k);
-    if (f_.is_float || marlin || f_.storage == Storage::kMask) return;
-    WeightSpec order =
-        wanted(Slot::kGroupIndex, "weight_g_idx", {DType::kS32, DType::kS64}, {k_}, {}, {0});
-    if (!f_.act_order) order = optional_tensor(order, "groups are neighbours");
-    specs_.push_back(std::move(order));
-  }
-
-  void add_zeros(const LinearLayer& layer, const TensorLookup& tensors, ShardAxis along_n,
-                 ShardAxis along_k) {
-    if (!f_.asymmetric && find_tensor(tensors, layer.module, "weight_zero_point") == nullptr) {
-      return;
-    }
-    WeightSpec zero = wanted(Slot::kZero, "weight_zero_point", kZeros,
-                             {scale_rows(n_), groups_of(k_)}, along_n, along_k);
-    if (f_.packed_zeros) {
-      zero = wanted(Slot::kZero, "weight_zero_point", {DType::kS32},
-                    {row_words(n_, f_.bits, f_.zero_packing), groups_of(k_)},
-                    packed_axis(0, 32, f_.zero_packing), along_k);
-    }
-    if (!f_.asymmetric) zero = optional_tensor(zero, "symmetric");
-    specs_.push_back(std::move(zero));
-  }
-
-  void add_inputs(const LinearLayer& layer, const TensorLookup& tensors) {
-    if (!f_.input_scale.empty()) {
-      specs_.push_back(wanted(Slot::kInputScale, f_.input_scale, kFloats, {}, {}, {}));
-    }
-    for (const char* suffix : {"input_scale", "input_global_scale", "input_zero_point"}) {
-      if (suffix == f_.input_scale) continue;
-      const bool zero = std::string_view(suffix) == "input_zero_point";
-      const bool is_stored = find_tensor(tensors, layer.module, suffix) != nullptr;
-      if (zero && f_.activation.is_static && (f_.activation.asymmetric || is_stored)) {
-        specs_.push_back(wanted(Slot::kInputZero, suffix, kZeros, {}, {}, {}));
-      } else if (is_stored) {
-        WeightSpec spec = wanted(Slot::kUnused, suffix, {}, {}, {}, {});
-        spec.required = false;
-        spec.unused = f_.unused_input;
-        specs_.push_back(std::move(spec));
-      }
-    }
-  }
-
-  // ---- loading ----
-
-  int64_t groups_of(int64_t k) const {
-    return f_.group_k == 0 ? 1 : ceil_div(f_.act_order ? k_ : k, f_.group_k);
-  }
-  int64_t scale_rows(int64_t n) const { return f_.group_n == 0 ? 1 : ceil_div(n, f_.group_n); }
+  int64_t groups_of(int64_t k) const { return f_.groups_of(f_.act_order ? k_ : k); }
+  int64_t scale_rows(int64_t n) const { return f_.scale_rows(n); }
   uint8_t half() const { return static_cast<uint8_t>(1 << (f_.bits - 1)); }
 
   Result<void> check_shape(const RawWeights& raw) const {
@@ -286,6 +150,7 @@ class CompressedMethod : public LinearMethod {
     NIBBLE_ASSIGN(out.scale, read_floats(as_scale(*view), "weight_scale"));
     if (!f_.global_scale) return {};
     NIBBLE_ASSIGN(const float global, positive(raw, Slot::kScale2, "weight_global_scale"));
+    if (f_.second_scale != tensor::SecondScale::kNone) out.second_scale = global;
     for (float& scale : out.scale) scale /= global;
     return {};
   }
@@ -362,129 +227,6 @@ class CompressedMethod : public LinearMethod {
     auto sorted = sort_by_group(g_idx, groups_of(k_), out.k != k_, out);
     if (sorted) return {};
     return fail(ErrorCode::kCorrupt, "weight_" + sorted.error().message);
-  }
-
-  Result<void> read_codes(const RawWeights& raw, tensor::QuantizedWeight& out) const {
-    switch (f_.storage) {
-      case Storage::kWords:
-      case Storage::kFloat4:
-      case Storage::kFloat6:
-        return read_rows(raw, out);
-      case Storage::kMask:
-      case Storage::kMask24:
-        return read_mask(raw, out);
-      case Storage::kMarlin24:
-        return read_marlin24(raw, out);
-      default:
-        break;
-    }
-    NIBBLE_ASSIGN(const TensorView* weight, need(raw, Slot::kWeight, "weight", {out.n, out.k}));
-    return take_bytes(*weight, out);
-  }
-
-  Result<uint8_t*> own_codes(tensor::QuantizedWeight& out, int64_t unit = 1) const {
-    const auto bytes = static_cast<size_t>(out.n * out.k * unit);
-    NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(bytes));
-    out.code = {unit == 1 ? DType::kU8 : f_.stored, {out.n, out.k}, out.code_owner.data(), bytes};
-    return reinterpret_cast<uint8_t*>(out.code_owner.data());
-  }
-
-  // Rows of packed codes, columns in the order of the groups.
-  Result<void> read_rows(const RawWeights& raw, tensor::QuantizedWeight& out) const {
-    const bool words = f_.storage == Storage::kWords;
-    const int64_t size = words ? row_words(out.k, f_.bits, f_.packing) : out.k * f_.bits / 8;
-    const int64_t bytes = words ? 4 * size : size;
-    NIBBLE_ASSIGN(const TensorView* packed,
-                  need(raw, Slot::kWeight, "weight_packed", {out.n, size}));
-    NIBBLE_ASSIGN(uint8_t * code, own_codes(out));
-    const uint8_t minus = f_.is_float || f_.asymmetric ? 0 : half();
-    std::vector<uint8_t> row(static_cast<size_t>(out.k));
-    for (int64_t n = 0; n < out.n; ++n, code += out.k) {
-      const bool direct = out.order.empty();
-      unpack_row(packed->data + n * bytes, bytes, out.k, f_.bits, f_.packing, minus,
-                 direct ? code : row.data());
-      for (size_t i = 0; i < out.order.size(); ++i) {
-        code[i] = row[static_cast<size_t>(out.order[i])];
-      }
-      if (f_.storage != Storage::kFloat6) continue;
-      for (int64_t i = 0; i < out.k; ++i) code[i] = e4m3_of_e2m3_codes()[code[i]];
-    }
-    return {};
-  }
-
-  Result<void> read_mask(const RawWeights& raw, tensor::QuantizedWeight& out) const {
-    const bool half_kept = f_.storage == Storage::kMask24;
-    const tensor::Shape shape =
-        half_kept ? tensor::Shape{out.n, out.k / 2} : tensor::Shape{f_.kept};
-    NIBBLE_ASSIGN(const TensorView* kept, need(raw, Slot::kWeight, "compressed", shape));
-    NIBBLE_ASSIGN(const TensorView* mask,
-                  need(raw, Slot::kExtra, "bitmask", {out.n, ceil_div(out.k, 8)}));
-    const int64_t unit = tensor::info(f_.stored).block_bytes;
-    NIBBLE_ASSIGN(uint8_t * code, own_codes(out, unit));
-    std::memset(code, 0, static_cast<size_t>(out.n * out.k * unit));
-    if (half_kept) {
-      NIBBLE_TRY(spread_mask24(*kept, *mask, out.n, out.k, unit, out.code_owner.data()));
-    } else {
-      NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kGroupIndex, "row_offsets", {out.n}));
-      NIBBLE_ASSIGN(const std::vector<int32_t> offsets, read_ints(*view, "row_offsets"));
-      NIBBLE_TRY(
-          spread_mask(*kept, *mask, offsets, out.n < n_, out.k, unit, out.code_owner.data()));
-    }
-    if (!f_.scaled) return {};
-    const TensorView dense = {f_.stored, {out.n, out.k}, out.code_owner.data(), out.code.bytes};
-    if (f_.is_float) return check_fp8_codes(dense, "compressed", out.k);
-    NIBBLE_TRY(check_range(dense, out.k));
-    if (f_.asymmetric) shift(dense, code);
-    return {};
-  }
-
-  Result<void> read_marlin24(const RawWeights& raw, tensor::QuantizedWeight& out) const {
-    const int64_t words = 16 * out.n * f_.bits / 32;
-    NIBBLE_ASSIGN(const TensorView* packed,
-                  need(raw, Slot::kWeight, "weight_packed", {out.k / 32, words}));
-    NIBBLE_ASSIGN(const TensorView* meta, need(raw, Slot::kExtra, "meta", {out.k / 32, 2 * out.n}));
-    NIBBLE_ASSIGN(uint8_t * code, own_codes(out));
-    std::memset(code, 0, static_cast<size_t>(out.n * out.k));
-    return unpack_marlin24(packed->data, *meta, out.n, out.k, f_.bits, half(), code);
-  }
-
-  // Codes that are stored one in a byte are used where they lie, unless they must be moved.
-  Result<void> take_bytes(const TensorView& weight, tensor::QuantizedWeight& out) const {
-    out.code = weight;
-    if (f_.is_float) return check_fp8_codes(weight, "weight", out.k);
-    NIBBLE_TRY(check_range(weight, out.k));
-    if (!f_.asymmetric && out.order.empty()) return {};
-    NIBBLE_ASSIGN(uint8_t * code, own_codes(out));
-    shift(weight, code);
-    if (out.order.empty()) return {};
-    std::vector<uint8_t> row(static_cast<size_t>(out.k));
-    for (int64_t n = 0; n < out.n; ++n, code += out.k) {
-      std::memcpy(row.data(), code, row.size());
-      for (size_t i = 0; i < out.order.size(); ++i) {
-        code[i] = row[static_cast<size_t>(out.order[i])];
-      }
-    }
-    return {};
-  }
-
-  void shift(const TensorView& from, uint8_t* to) const {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(from.data);
-    const uint8_t plus = f_.asymmetric ? half() : 0;
-    for (uint64_t i = 0; i < from.bytes; ++i) to[i] = static_cast<uint8_t>(bytes[i] + plus);
-  }
-
-  Result<void> check_range(const TensorView& weight, int64_t k) const {
-    if (f_.bits == 8) return {};
-    const auto* code = reinterpret_cast<const int8_t*>(weight.data);
-    const int limit = half();
-    const int8_t* end = code + weight.bytes;
-    const int8_t* at =
-        std::find_if(code, end, [limit](int8_t c) { return c < -limit || c >= limit; });
-    if (at == end) return {};
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: element ({}, {}) is {}, but num_bits is {}, which means {} to {}",
-                            specs_[0].suffix, (at - code) / k, (at - code) % k, int{*at}, f_.bits,
-                            -limit, limit - 1));
   }
 
   Result<void> read_inputs(const RawWeights& raw, tensor::QuantizedWeight& out) const {

@@ -311,8 +311,8 @@ class HqqConfig : public QuantizationConfig {
 
 // What hqq itself saves names no method.
 bool claims(const CheckpointFacts& facts) {
-  return !facts.gguf &&
-         (facts.method == "hqq" || (facts.method.empty() && stores_suffix(facts.tensors, ".W_q")));
+  const bool named = !facts.method.empty();
+  return !facts.gguf && (named ? facts.method : method_by_tensors(facts.tensors)) == "hqq";
 }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {

@@ -19,9 +19,12 @@
 //
 //   byte 64 c + 16 e + 8 d + 4 b + f        low half a = 0, high half a = 1
 //
-// s2_*: among 32 outputs, position p holds output 8 (p mod 4) + p / 4. (As QServe's converter
-// writes and its kernels read them; deepcompressor 0.1.0 agrees on qweight and orders s2_*
-// otherwise.)
+// s2_*: among 32 outputs, position p holds output 8 (p mod 4) + p / 4, as QServe's converter writes
+// and its kernels read them. deepcompressor 0.1.0 agrees on qweight, but among 16 outputs its
+// position p holds output 8 (p mod 2) + p / 2. Sums are int8 either way, so the tensors do not show
+// it; but its file is always called quant_model.pt, which QServe's never is.
+//
+// Neither tool writes a quantization_config.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,13 +68,17 @@ Result<int> zero_of(const uint8_t* code, int scale, int stored, int64_t row, int
                           row, group, *low, *high, scale, stored));
 }
 
-// Where output n stands in a row of s2_scales.
-int64_t place_of(int64_t n) { return n / kTile * kTile + n % 8 * 4 + n % kTile / 8; }
+// Where output n stands in a row of s2_scales: `lanes` outputs, 8 apart, stand together.
+int64_t place_of(int64_t n, int64_t lanes) {
+  const int64_t run = 8 * lanes;
+  return n / run * run + n % 8 * lanes + n % run / 8;
+}
+constexpr int64_t kQServe = 4, kDeepCompressor = 2;  // lanes
 
 class QoqMethod : public LinearMethod {
  public:
-  QoqMethod(const LinearLayer& layer, const TensorLookup& tensors, bool grouped)
-      : grouped_(grouped) {
+  QoqMethod(const LinearLayer& layer, const TensorLookup& tensors, bool grouped, int64_t lanes)
+      : grouped_(grouped), lanes_(lanes) {
     const int64_t n = layer.n, k = layer.k;
     const ShardAxis tiles = {0, kTile, kTile}, columns = {1, kTile, kTile};
     specs_ = {
@@ -134,7 +141,7 @@ class QoqMethod : public LinearMethod {
 
  private:
   // The second level; `out.scale` holds s1 and gets s1 * s2.
-  static Result<void> read_groups(const RawWeights& raw, tensor::QuantizedWeight& out) {
+  Result<void> read_groups(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const int64_t n = out.n, k = out.k, groups = k / kGroup;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale2, "s2_scales", {groups, n}));
     NIBBLE_ASSIGN(const TensorView* zeros, need(raw, Slot::kZero, "s2_zeros", {groups, n}));
@@ -147,9 +154,10 @@ class QoqMethod : public LinearMethod {
     for (int64_t row = 0; row < n; ++row) {
       const float first = s1[static_cast<size_t>(row)];
       for (int64_t g = 0; g < groups; ++g) {
-        const int scale = s2[g * n + place_of(row)];
-        NIBBLE_ASSIGN(const int zero, zero_of(code + row * k + g * kGroup, scale,
-                                              z2[g * n + place_of(row)], row, g));
+        const int64_t place = g * n + place_of(row, lanes_);
+        const int scale = s2[place];
+        NIBBLE_ASSIGN(const int zero,
+                      zero_of(code + row * k + g * kGroup, scale, z2[place], row, g));
         const auto at = static_cast<size_t>(row * groups + g);
         out.scale[at] = static_cast<float>(scale) * first;
         out.offset[at] = static_cast<float>(zero) * first;
@@ -159,6 +167,7 @@ class QoqMethod : public LinearMethod {
   }
 
   bool grouped_;
+  int64_t lanes_;
   DType scale_type_;
   std::vector<WeightSpec> specs_;
 };
@@ -188,7 +197,16 @@ class QoqConfig : public QuantizationConfig {
                   fmt::format("{}: {} outputs and {} inputs do not fill tiles of {} x {}",
                               layer.module, layer.n, layer.k, kTile, inputs));
     }
-    return std::unique_ptr<LinearMethod>(std::make_unique<QoqMethod>(layer, tensors, grouped));
+    return std::unique_ptr<LinearMethod>(
+        std::make_unique<QoqMethod>(layer, tensors, grouped, lanes_));
+  }
+
+  void read_files(const std::vector<std::string>& files) {
+    if (std::find(files.begin(), files.end(), "quant_model.pt") == files.end()) return;
+    lanes_ = kDeepCompressor;
+    notes.push_back(
+        "quant_model.pt is what deepcompressor writes: s2_scales and s2_zeros are taken in its "
+        "order, not in QServe's");
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -211,13 +229,20 @@ class QoqConfig : public QuantizationConfig {
  private:
   std::string where_;
   int64_t group_ = 0;  // 0: the tensors say it
+  int64_t lanes_ = kQServe;
   NameMatcher not_converted_;
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "qoq"; }
+bool claims(const CheckpointFacts& facts) {
+  const bool named = !facts.method.empty();
+  return !facts.gguf && (named ? facts.method : method_by_tensors(facts.tensors)) == "qoq";
+}
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  return parse_dictionary<QoqConfig>(facts);
+  auto config = std::make_unique<QoqConfig>();
+  if (facts.quantization != nullptr) NIBBLE_TRY(config->read(*facts.quantization));
+  config->read_files(facts.files);
+  return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
 constexpr std::string_view kAliases[] = {"qserve"};

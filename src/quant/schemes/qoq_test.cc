@@ -67,6 +67,25 @@ TEST(qoq, the_second_level_makes_an_int8_before_the_first_scales_it) {
   }
 }
 
+// Position 5 of a row is output 9 in QServe's order and output 10 in deepcompressor's.
+TEST(qoq, deepcompressors_file_has_an_order_of_its_own) {
+  const TestCheckpoint checkpoint = groups(10, -50);
+  for (const auto& [file, output] :
+       {std::pair<const char*, size_t>{"pytorch_model.bin", 9}, {"quant_model.pt", 10}}) {
+    const auto weight = load_layer(checkpoint, "null", {kModule, 32, 256, false, {}}, {file});
+    ASSERT_TRUE(weight) << message(weight);
+    const std::vector<float> w = dequantize(*weight);
+    for (size_t n = 0; n < 32; ++n) {
+      ASSERT_EQ(w[n * 256 + 128], n == output ? -10.0f : 1.5f) << file << " " << n;
+    }
+  }
+  const auto config = parse_config(checkpoint, "null", {"quant_model.pt"});
+  ASSERT_TRUE(config) << message(config);
+  EXPECT_EQ((*config)->notes,
+            std::vector<std::string>{"quant_model.pt is what deepcompressor writes: s2_scales and "
+                                     "s2_zeros are taken in its order, not in QServe's"});
+}
+
 TEST(qoq, bytes_of_the_second_level_wrap) {
   // 3 * 60 + 20 = 200 is no int8, as a byte it is -56: the zero was -236.
   const TestCheckpoint checkpoint = groups(60, 20);

@@ -79,9 +79,8 @@ class UnquantizedConfig : public QuantizationConfig {
   }
 };
 
-// HQQ's own files name no method (schemes/hqq.cc).
 bool claims(const CheckpointFacts& facts) {
-  return !facts.gguf && facts.method.empty() && !stores_suffix(facts.tensors, ".W_q");
+  return !facts.gguf && facts.method.empty() && method_by_tensors(facts.tensors).empty();
 }
 
 // What helps where a config is lost: the names of GPTQ's and AWQ's tensors are enough to read them.
