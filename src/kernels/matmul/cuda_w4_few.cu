@@ -467,7 +467,8 @@ __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, 
       }
       write(w, place.first + n, place.rank * rows_mine + row, token, v);
     }
-    __syncwarp();  // nobody sends the next strip's sums, which let others go on, before all have read
+    __syncwarp();  // nobody sends the next strip's sums, which let others go on, before all have
+                   // read
   };
   const int count = place.last - place.first;
   for (int n = 0; n < count; ++n) {
@@ -661,36 +662,35 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
 
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
   // Microseconds, measured on an H200: a unit of 128 inputs and 64 rows on one multiprocessor, its
-  // share of reading x, and an exchange of sums between 2, 4 and 8 ranks.
+  // share of reading x, and an exchange of sums between 2, 4 and 8 ranks. A ring of two stages is
+  // a little slower; a longer one than these leaves the next kernel no room to begin early.
   const bool many = args.m > 8;
   const double of_unit = args.weights[0].bits == 4 ? (many ? 0.18 : 0.09) : (many ? 0.3 : 0.2);
   constexpr double kXBytes = 60e3;
   constexpr double kReadBytes = 4.2e6;
-  constexpr double kExchange[] = {0, 1.2, 1.9, 2.6};
-  constexpr int kFewestStages = 3;
+  constexpr double kExchange[] = {0, 1.2, 2.6, 3.4};
+  constexpr double kTwoStages = 1.03;
+  const int most_stages = many ? 3 : 4;
   const int units = units_of(args.weights[0]);
   const int strips = strips_of(args);
   const double read = strips * 64.0 * units * 128 * (args.weights[0].bits + 0.2) / 8 / kReadBytes;
   W4FewPlan best;
   double best_time = 0;
-  for (int least = kFewestStages; least >= 2 && best.ranks == 0; --least) {
-    for (int log = 0; log < 4; ++log) {
-      const int ranks = 1 << log;
-      const int slice = (units + ranks - 1) / ranks;
-      if (slice * (ranks - 1) >= units) break;
-      const int stages = with_shape(args, [&]<class S>() {
-        const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
-        const int fit = left / (S::kStageBytes + 16);
-        const int steps = (slice + S::kSplit - 1) / S::kSplit * strips;
-        return std::min({fit, 5, std::max(steps, 2)});
-      });
-      if (stages < least) continue;
-      const int clusters = std::min(multiprocessors / ranks, strips);
-      const int rounds = (strips + clusters - 1) / clusters;
-      const double time = std::max(read, rounds * slice * of_unit) +
-                          args.m * slice * kUnit * 2 / kXBytes + kExchange[log];
-      if (best.ranks == 0 || time < best_time) best = {ranks, stages}, best_time = time;
-    }
+  for (int log = 0; log < 4; ++log) {
+    const int ranks = 1 << log;
+    const int slice = (units + ranks - 1) / ranks;
+    if (slice * (ranks - 1) >= units) break;
+    const int stages = with_shape(args, [&]<class S>() {
+      const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
+      return std::min(left / (S::kStageBytes + 16), most_stages);
+    });
+    if (stages < 2) continue;
+    const int clusters = std::min(multiprocessors / ranks, strips);
+    const int rounds = (strips + clusters - 1) / clusters;
+    const double time = (std::max(read, rounds * slice * of_unit) +
+                         args.m * slice * kUnit * 2 / kXBytes + kExchange[log]) *
+                        (stages == 2 ? kTwoStages : 1);
+    if (best.ranks == 0 || time < best_time) best = {ranks, stages}, best_time = time;
   }
   return best;
 }
