@@ -170,8 +170,8 @@ Result<void> KvCache::place(device::Stream& stream) {
            {&KvCache::key_scale, &KvCache::value_scale, &KvCache::key_zero, &KvCache::value_zero}) {
         for (int64_t h = 0; h < shape_.heads; ++h) scales.push_back((this->*of)(h));
       }
-      NIBBLE_ASSIGN(placed_scales_, device::Memory::copy_of(stream, scales.data(),
-                                                            scales.size() * sizeof(float)));
+      NIBBLE_ASSIGN(placed_scales_,
+                    device::Memory::copy_of(stream, scales.data(), scales.size() * sizeof(float)));
     }
     const long long none = INT64_MAX;
     NIBBLE_ASSIGN(placed_first_bad_, device::Memory::copy_of(stream, &none, sizeof none));
