@@ -117,7 +117,7 @@ Result<void> read_application(const Json& from, const std::string& group, const 
                               Config& config) {
   NIBBLE_ASSIGN(const std::string location, from.get_string("location"));
   if (location == "weight_input" || location == "weight_output") return {};
-  const std::string where = scheme.where();
+  const std::string& where = scheme.where();
   NIBBLE_ASSIGN(const std::string type, scheme.get_string("type"));
   NIBBLE_ASSIGN(const bool randomize, scheme.get_bool_or("randomize", false));
   if (location != "input" || type != "hadamard" || randomize) {

@@ -18,7 +18,6 @@ namespace {
 
 using tensor::DType;
 using tensor::Element;
-using tensor::TensorInfo;
 using tensor::TensorView;
 
 Element integer_element(int64_t bits, bool is_signed) {
