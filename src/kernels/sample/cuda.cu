@@ -40,6 +40,7 @@ struct Shared {
   double weight[kMostRanked];
   double part[kBlock];
   int bins[kBins];
+  int stretches[kBlock / kWarp];
   int counter;
   int chosen;
   bool bad;
@@ -66,9 +67,23 @@ __device__ int bin_of(const CudaSample& call, Shared& shared, unsigned prefix, i
     if (head == prefix) atomicAdd(&shared.bins[key >> shift & ((1u << bits) - 1)], 1);
   }
   __syncthreads();
+  // Each warp adds the bins of a stretch, so that one thread has few numbers to go over.
+  constexpr int kStretch = kBins / (kBlock / kWarp);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int in_stretch = 0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < kStretch; i += kWarp) {
+    in_stretch += shared.bins[warp * kStretch + i];
+  }
+  in_stretch = over_warp<Sum>(in_stretch);
+  if (threadIdx.x % kWarp == 0) shared.stretches[warp] = in_stretch;
+  __syncthreads();
   if (threadIdx.x == 0) {
     int sum = 0;
-    int bin = (1 << bits) - 1;
+    int stretch = kBlock / kWarp - 1;
+    while (stretch > 0 && sum + shared.stretches[stretch] < count) {
+      sum += shared.stretches[stretch--];
+    }
+    int bin = (stretch + 1) * kStretch - 1;
     while (bin > 0 && sum + shared.bins[bin] < count) sum += shared.bins[bin--];
     shared.counter = sum;
     shared.chosen = bin;
@@ -241,12 +256,21 @@ __global__ void __launch_bounds__(kBlock) sample_one(CudaSample call) {
   __syncthreads();
   unsigned long long best = 0;
   bool bad = false;
-#pragma unroll 8
-  for (int64_t i = threadIdx.x; i < call.n; i += kBlock) {
-    const float l = penalised(call, i);
-    bad = bad || !isfinite(call.logits[i]);
-    best = Max::join(best, rank_of(l, i));
+  const auto look_at = [&](int64_t i, float raw) {
+    bad = bad || !isfinite(raw);
+    best = Max::join(best, rank_of(call.seen == nullptr ? raw : penalised(call, i), i));
+  };
+  const bool aligned = reinterpret_cast<uintptr_t>(call.logits) % 16 == 0;
+  const int64_t in_fours = aligned ? call.n / 4 * 4 : 0;
+#pragma unroll 4
+  for (int64_t i = int64_t{threadIdx.x} * 4; i < in_fours; i += 4 * kBlock) {
+    const float4 v = *reinterpret_cast<const float4*>(call.logits + i);
+    look_at(i, v.x);
+    look_at(i + 1, v.y);
+    look_at(i + 2, v.z);
+    look_at(i + 3, v.w);
   }
+  for (int64_t i = in_fours + threadIdx.x; i < call.n; i += kBlock) look_at(i, call.logits[i]);
   if (bad) shared.bad = true;
   best = over_block<Max>(best);  // its barriers also publish `bad`
   if (shared.bad) {
