@@ -124,6 +124,12 @@ Result<int> bench_all_kernels(const Arguments& arguments, const std::vector<int6
   if (threads.size() > 1) {
     return fail(ErrorCode::kUsage, "bench without a MODEL takes one number of threads.");
   }
+  if (arguments.options.device.starts_with("cuda")) {  // before seconds are spent on the machine
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("--device {}: without a MODEL only the CPU's kernels are measured; "
+                            "name a model, or say --device cpu.",
+                            arguments.options.device));
+  }
   Options options = arguments.options;
   options.threads = static_cast<int>(threads.front());
   const MachineReport machine = measure_machine(options.threads);

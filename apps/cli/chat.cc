@@ -116,6 +116,11 @@ Result<void> Chat::answer(const std::string& text) {
   if (!generated) {
     messages_.pop_back();
     if (generated.error().code == ErrorCode::kCancelled) return output_.write("\n");
+    if (generated.error().code == ErrorCode::kOutOfMemory) {  // what was said is kept
+      NIBBLE_TRY(output_.write("\n"));
+      say_error(generated.error().message + "; /save keeps the conversation, /reset begins anew.");
+      return {};
+    }
     return fail(generated.error());
   }
   NIBBLE_TRY(output_.write("\n"));

@@ -107,6 +107,8 @@ Result<Model> Model::load(const std::string& path, const Options& options,
   try {
     NIBBLE_ASSIGN(std::shared_ptr<Impl> impl, load_impl(path, options, progress));
     return Model(std::move(impl));
+  } catch (const device::CardMemoryRanOut& error) {
+    return fail(ErrorCode::kOutOfMemory, fmt::format("{}: {}", path, error.what()));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfMemory, fmt::format("{}: the memory ran out while loading", path));
   }
@@ -211,8 +213,11 @@ const char* word(generate::Finish finish) {
   return "";
 }
 
-Failure out_of_memory() {
-  return fail(ErrorCode::kOutOfMemory, "the memory ran out; a shorter context (--ctx) needs less");
+Failure out_of_memory(const std::bad_alloc& error) {
+  const auto* of_card = dynamic_cast<const device::CardMemoryRanOut*>(&error);
+  return fail(ErrorCode::kOutOfMemory,
+              fmt::format("{}; a shorter context (--ctx) needs less",
+                          of_card != nullptr ? of_card->what() : "the memory ran out"));
 }
 
 }  // namespace
@@ -240,15 +245,15 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
   out.tokens = std::move(made.tokens);
   out.finish = word(made.finish);
   return out;
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
+} catch (const std::bad_alloc& error) {
+  return out_of_memory(error);
 }
 
 Result<void> Session::logits(std::span<const int32_t> ids, const OnRow& on_row) try {
   NIBBLE_ASSIGN(generate::Sequence * sequence, impl_->ready());
   return sequence->append(ids, on_row);
-} catch (const std::bad_alloc&) {
-  return out_of_memory();
+} catch (const std::bad_alloc& error) {
+  return out_of_memory(error);
 }
 
 Result<Matrix> Session::logits(std::span<const int32_t> ids) {
@@ -257,8 +262,8 @@ Result<Matrix> Session::logits(std::span<const int32_t> ids) {
   out.columns = impl_->model->decoder.spec.vocab;
   try {
     out.values.reserve(static_cast<size_t>(out.rows * out.columns));
-  } catch (const std::bad_alloc&) {
-    return out_of_memory();
+  } catch (const std::bad_alloc& error) {
+    return out_of_memory(error);
   }
   NIBBLE_TRY(logits(ids, [&out](int64_t, std::span<const float> row) {
     out.values.insert(out.values.end(), row.begin(), row.end());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "device/cuda.h"
+#include "device/other_cards.h"
 
 namespace nibble::api {
 namespace {
@@ -46,6 +47,14 @@ Result<std::optional<int>> card_of(std::string_view device) {
               fmt::format("--device: \"{}\" is not known; expected cpu, cuda or cuda:N", device));
 }
 
+// How much memory of the chosen card is free.
+Result<void> measure_card(const Options& options, ParsedOptions& out) {
+  auto ok = device::ask_free_memory(out.card, *out.plan.hardware.gpu);
+  if (ok) return ok;
+  return fail(ok.error().code, fmt::format("--device {}: {}; --device cpu does without it",
+                                           options.device, ok.error().message));
+}
+
 // Sets hardware.gpu when the model is to run on a card: the one that is asked for or, with auto and
 // no wish that only a CPU can meet, the first supported one.
 Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions& out) {
@@ -60,7 +69,7 @@ Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions&
       if (!device::check_supported((*cards)[i])) continue;
       out.card = static_cast<int>(i);
       out.plan.hardware.gpu = (*cards)[i];
-      return {};
+      return measure_card(options, out);
     }
     return {};
   }
@@ -76,7 +85,8 @@ Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions&
   } else {
     return fail(ErrorCode::kUnsupported,
                 cards->empty()
-                    ? fmt::format("--device {}: this machine has no NVIDIA card", options.device)
+                    ? fmt::format("--device {}: this machine has no NVIDIA card{}", options.device,
+                                  device::other_cards_clause("/"))
                     : fmt::format("--device {}: the last card of this machine is cuda:{}",
                                   options.device, cards->size() - 1));
   }
@@ -84,7 +94,7 @@ Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions&
     return fail(ok.error().code,
                 fmt::format("--device {}: {}", options.device, ok.error().message));
   }
-  return {};
+  return there ? measure_card(options, out) : Result<void>();
 }
 
 Result<void> resolve_isa(const Options& options, bool for_run, load::PlanOptions& plan) {

@@ -14,6 +14,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/name_map.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
 
 namespace nibble::checkpoint {
 
@@ -40,7 +41,8 @@ struct Checkpoint::State {
   WeightFiles chosen;
   std::vector<File> files;
   std::vector<TensorInfo> tensors;
-  NameMap<uint32_t> by_name;  // views into `tensors`
+  std::vector<Strides> strides;  // one for each tensor of files of torch, else none
+  NameMap<uint32_t> by_name;     // views into `tensors`
   std::map<std::string, std::string, std::less<>> metadata;
   std::map<std::string, Json, std::less<>> documents;
   std::optional<GgufMetadata> gguf;
@@ -53,7 +55,8 @@ struct Checkpoint::State {
   Result<void> open_file(const std::string& name, bool map);
   Result<SafetensorsHeader> read_safetensors(const File& file);
   Result<GgufHeader> read_gguf(const File& file, Buffer& owner);
-  Result<void> open_safetensors(const OpenOptions& options);
+  Result<void> open_shards(const OpenOptions& options);
+  Result<void> add_torch(const File& file);
   Result<void> open_gguf(const OpenOptions& options);
   Result<void> check_split(const GgufMetadata& part, size_t number) const;
   Result<void> add(std::vector<TensorInfo> tensors);
@@ -62,6 +65,7 @@ struct Checkpoint::State {
   Result<void> read_documents();
   Result<void> merge_metadata(std::vector<std::pair<std::string, std::string>> pairs);
   const TensorInfo* own(const TensorInfo& info) const;
+  const Strides* strides_of(const TensorInfo& own) const;  // nullptr: row after row
   const Json* document(std::string_view name) const;
 };
 
@@ -95,7 +99,17 @@ Result<GgufHeader> Checkpoint::State::read_gguf(const File& file, Buffer& owner)
   }
 }
 
-Result<void> Checkpoint::State::open_safetensors(const OpenOptions& options) {
+Result<void> Checkpoint::State::add_torch(const File& file) {
+  const ReadAt read_at = [&](uint64_t offset, std::byte* out, uint64_t bytes) {
+    return file.read(offset, out, bytes);
+  };
+  NIBBLE_ASSIGN(TorchHeader header, read_torch_file(read_at, file.size(), file.name()));
+  for (std::string& text : header.warnings) chosen.warnings.push_back(std::move(text));
+  for (Strides& s : header.strides) strides.push_back(std::move(s));
+  return add(std::move(header.tensors));
+}
+
+Result<void> Checkpoint::State::open_shards(const OpenOptions& options) {
   for (const std::string& name : chosen.files) {
     Result<void> opened = open_file(name, options.mmap);
     if (!opened) {
@@ -103,6 +117,10 @@ Result<void> Checkpoint::State::open_safetensors(const OpenOptions& options) {
       return fail(ErrorCode::kNotFound,
                   fmt::format("{}: this shard is named by {} but not in the folder; download it",
                               shown(name), chosen.index_name));
+    }
+    if (chosen.kind == CheckpointKind::kTorch) {
+      NIBBLE_TRY(add_torch(files.back()));
+      continue;
     }
     NIBBLE_ASSIGN(SafetensorsHeader header, read_safetensors(files.back()));
     NIBBLE_TRY(merge_metadata(std::move(header.metadata)));
@@ -263,6 +281,11 @@ const TensorInfo* Checkpoint::State::own(const TensorInfo& info) const {
   return at == by_name.end() ? nullptr : &tensors[at->second];
 }
 
+const Strides* Checkpoint::State::strides_of(const TensorInfo& own) const {
+  const auto i = static_cast<size_t>(&own - tensors.data());
+  return i >= strides.size() || strides[i].empty() ? nullptr : &strides[i];
+}
+
 const Json* Checkpoint::State::document(std::string_view name) const {
   const auto at = documents.find(name);
   return at == documents.end() ? nullptr : &at->second;
@@ -277,18 +300,16 @@ Result<Checkpoint> Checkpoint::open(const std::string& path, const OpenOptions& 
   auto state = std::make_unique<State>();
   state->path = path;
   NIBBLE_ASSIGN(state->chosen, find_weight_files(path));
-  if (state->chosen.is_gguf) {
+  if (state->chosen.kind == CheckpointKind::kGguf) {
     NIBBLE_TRY(state->open_gguf(options));
   } else {
     NIBBLE_TRY(state->read_documents());
-    NIBBLE_TRY(state->open_safetensors(options));
+    NIBBLE_TRY(state->open_shards(options));
   }
   return Checkpoint(std::move(state));
 }
 
-CheckpointKind Checkpoint::kind() const {
-  return state_->chosen.is_gguf ? CheckpointKind::kGguf : CheckpointKind::kSafetensors;
-}
+CheckpointKind Checkpoint::kind() const { return state_->chosen.kind; }
 const std::string& Checkpoint::path() const { return state_->path; }
 const std::vector<TensorInfo>& Checkpoint::tensors() const { return state_->tensors; }
 const TensorInfo* Checkpoint::find(std::string_view name) const {
@@ -309,8 +330,9 @@ Result<TensorView> Checkpoint::view(const TensorInfo& info) const {
                 fmt::format("{}: no tensor {} is stored here", state_->path, shown(info.name)));
   }
   const File& file = state_->files[own->file];
+  const Strides* strides = state_->strides_of(*own);
   TensorView view{own->dtype, own->shape, nullptr, own->bytes};
-  if (file.is_mapped()) {
+  if (file.is_mapped() && strides == nullptr) {
     view.data = file.mapped().data() + own->offset;
     return view;
   }
@@ -322,7 +344,13 @@ Result<TensorView> Checkpoint::view(const TensorInfo& info) const {
     }
   }
   NIBBLE_ASSIGN(Buffer buffer, Buffer::allocate(own->bytes));
-  NIBBLE_TRY(file.read(own->offset, buffer.data(), own->bytes));
+  if (strides == nullptr) {
+    NIBBLE_TRY(file.read(own->offset, buffer.data(), own->bytes));
+  } else {
+    NIBBLE_ASSIGN(Buffer scattered, Buffer::allocate(span_bytes(*own, *strides)));
+    NIBBLE_TRY(file.read(own->offset, scattered.data(), scattered.size()));
+    gather(*own, *strides, scattered.data(), buffer.data());
+  }
   const std::lock_guard lock(state_->mutex);
   view.data = state_->read.emplace(own, std::move(buffer)).first->second.data();
   return view;
@@ -332,7 +360,7 @@ void Checkpoint::drop(const TensorInfo& info) const {
   const TensorInfo* own = state_->own(info);
   if (own == nullptr) return;
   const File& file = state_->files[own->file];
-  if (file.is_mapped()) return file.drop(own->offset, own->bytes);
+  if (file.is_mapped()) file.drop(own->offset, own->bytes);
   const std::lock_guard lock(state_->mutex);
   state_->read.erase(own);
 }
@@ -360,7 +388,7 @@ const Json* Checkpoint::quantize_config() const {
 
 bool Checkpoint::has_file(std::string_view name) const {
   struct stat status {};
-  return !state_->chosen.is_gguf && !name.empty() && name.find('/') == name.npos &&
+  return kind() != CheckpointKind::kGguf && !name.empty() && name.find('/') == name.npos &&
          name.find('\0') == name.npos &&
          stat((state_->chosen.folder + std::string(name)).c_str(), &status) == 0 &&
          S_ISREG(status.st_mode);

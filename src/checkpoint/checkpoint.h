@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/gguf.h"
 #include "nibble/result.h"
 #include "tensor/tensor.h"
@@ -28,12 +29,11 @@ struct OpenOptions {
   bool mmap = true;  // false: read() into owned buffers (network disks; files that may shrink)
 };
 
-enum class CheckpointKind : uint8_t { kSafetensors, kGguf };
-
 class Checkpoint {
  public:
-  // `path`: a Hugging Face folder; a .gguf file (any shard of a split one); a folder with one GGUF.
-  // Every rule of the formats that headers can show is checked here; docs/checkpoint.md lists them.
+  // `path`: a Hugging Face folder (safetensors, else what torch.save wrote); a .gguf file (any
+  // shard of a split one); a folder with one GGUF. Every rule of the formats that headers can show
+  // is checked here; docs/checkpoint.md lists them.
   static Result<Checkpoint> open(const std::string& path, const OpenOptions& options = {});
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
@@ -52,9 +52,10 @@ class Checkpoint {
   // For messages: "model-00002-of-00003.safetensors: model.layers.0.mlp.up_proj.weight".
   std::string describe(const tensor::TensorInfo& info) const;
 
-  // The tensor's bytes. Mapped, the view lies in the map; else the bytes are read into a buffer
-  // that lives until drop(). view, drop and prefetch may run on several threads at once, for
-  // different tensors. `info` must be one of tensors(), or a copy.
+  // The tensor's bytes. Mapped, the view lies in the map; else (and where a file of torch has its
+  // elements scattered) the bytes are read into a buffer that lives until drop(). view, drop and
+  // prefetch may run on several threads at once, for different tensors. `info` must be one of
+  // tensors(), or a copy.
   Result<tensor::TensorView> view(const tensor::TensorInfo& info) const;
   // "I am done with it": gives the memory back. Mapped, a view stays usable (pages come back from
   // the file); read, views of this tensor end here.
@@ -80,9 +81,9 @@ class Checkpoint {
   // __metadata__ of the safetensors headers, merged; where shards differ the first one counts, with
   // a warning.
   const std::map<std::string, std::string, std::less<>>& metadata() const;
-  // The key-value pairs of a GGUF (of the first file when split); nullptr for safetensors.
+  // The key-value pairs of a GGUF (of the first file when split); nullptr for other files.
   const GgufMetadata* gguf() const;
-  uint32_t gguf_version() const;  // 0 for safetensors
+  uint32_t gguf_version() const;  // 0 for other files
 
   const std::vector<std::string>& notes() const;     // what was passed over, and why
   const std::vector<std::string>& warnings() const;  // what looks wrong but can be read

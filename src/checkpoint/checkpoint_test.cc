@@ -213,14 +213,20 @@ const Folder kFolders[] = {
     {"empty", {}, "DIR/: the folder is empty"},
     {"no_weights",
      {{"config.json", kConfig}, {"README.md", "x"}},
-     "DIR/: neither *.safetensors nor *.gguf in this folder; it holds README.md, config.json"},
-    {"pickles_only",
-     {{"config.json", kConfig}, {"pytorch_model-1.bin", "x"}, {"pytorch_model-2.bin", "x"}},
-     "DIR/: the weights are PyTorch pickles (pytorch_model-1.bin, pytorch_model-2.bin), which "
-     "nibble "
-     "does not read, because they can run code; save the model as safetensors (save_pretrained "
-     "does) "
-     "and open that"},
+     "DIR/: neither *.safetensors nor *.gguf nor *.bin in this folder; it holds README.md, "
+     "config.json"},
+    {"torch_files_that_are_none",
+     {{"config.json", kConfig}, {"pytorch_model.bin", "x"}, {"training_args.bin", "x"}},
+     "pytorch_model.bin: this is no file of torch.save: it begins with \"x\""},
+    {"torch_shard_missing",
+     {{"config.json", kConfig},
+      {"pytorch_model.bin.index.json", index_of(R"("a":"pytorch_model-00001-of-00002.bin")")}},
+     "pytorch_model-00001-of-00002.bin: this shard is named by pytorch_model.bin.index.json but "
+     "not in the folder; download it"},
+    {"adapter_of_torch_only",
+     {{"adapter_config.json", "{}"}, {"adapter_model.bin", "x"}},
+     "DIR/: this is a LoRA adapter (adapter_model.bin), not a model; merge it into its base model "
+     "first"},
     {"adapter_only",
      {{"adapter_config.json", "{}"}, {"adapter_model.safetensors", small_safetensors("a")}},
      "DIR/: this is a LoRA adapter (adapter_model.safetensors), not a model; merge it into its "
@@ -327,9 +333,7 @@ TEST(checkpoint, paths_that_are_no_model_are_refused) {
             folder.at("model.safetensors") +
                 ": this is one file of a model; give the folder it stands in");
   EXPECT_EQ(error_of(folder.at("m.bin")),
-            folder.at("m.bin") +
-                ": this is a PyTorch pickle, which nibble does not read, because it "
-                "can run code; save the model as safetensors and open that folder");
+            folder.at("m.bin") + ": this is one file of a model; give the folder it stands in");
   EXPECT_EQ(error_of(folder.at("m.txt")),
             "m.txt: a GGUF file begins with \"GGUF\", this one with \"x\"");
   ASSERT_EQ(mkfifo(folder.at("pipe.gguf").c_str(), 0600), 0);

@@ -18,9 +18,16 @@ namespace {
 constexpr size_t kListed = 4;            // names in a message
 constexpr size_t kMaxEntries = 100'000;  // of a folder
 constexpr uint64_t kMaxIndexBytes = uint64_t{128} << 20;
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kUsualIndex = "model.safetensors.index.json";
-constexpr std::string_view kIndexEnding = ".safetensors.index.json";
+
+// What the files of one kind are called.
+struct Naming {
+  std::string_view ending, single, index, index_ending;
+};
+constexpr Naming kSafetensors = {".safetensors", "model.safetensors",
+                                 "model.safetensors.index.json", ".safetensors.index.json"};
+constexpr Naming kTorch = {".bin", "pytorch_model.bin", "pytorch_model.bin.index.json",
+                           ".bin.index.json"};
+constexpr std::string_view kHqqFile = "qmodel.pt";
 
 using Names = std::vector<std::string>;
 
@@ -72,6 +79,15 @@ bool is_pickle(std::string_view name) {
   return false;
 }
 
+// What a trainer saves beside the weights.
+bool is_training_state(std::string_view name) {
+  for (std::string_view start :
+       {"training_args", "optimizer", "scheduler", "scaler", "rng_state"}) {
+    if (name.starts_with(start)) return true;
+  }
+  return false;
+}
+
 // Every file of the set that `name` is numbered in; an error that lists those not there.
 Result<Names> whole_set(const ShardName& name, const Names& present, const std::string& folder) {
   Names set;
@@ -87,15 +103,6 @@ Result<Names> whole_set(const ShardName& name, const Names& present, const std::
 }
 
 Failure nothing_found(const std::string& folder, const Names& names) {
-  Names pickles;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(pickles), is_pickle);
-  if (!pickles.empty()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: the weights are PyTorch pickles ({}), which nibble does not read, "
-                            "because they can run code; save the model as safetensors "
-                            "(save_pretrained does) and open that",
-                            folder, joined(pickles)));
-  }
   if (contains(names, "snapshots")) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: this is a repository of the hub's cache; give one of the folders "
@@ -105,9 +112,10 @@ Failure nothing_found(const std::string& folder, const Names& names) {
   if (names.empty()) {
     return fail(ErrorCode::kNotFound, fmt::format("{}: the folder is empty", folder));
   }
-  return fail(ErrorCode::kNotFound,
-              fmt::format("{}: neither *.safetensors nor *.gguf in this folder; it holds {}",
-                          folder, joined(names)));
+  return fail(
+      ErrorCode::kNotFound,
+      fmt::format("{}: neither *.safetensors nor *.gguf nor *.bin in this folder; it holds {}",
+                  folder, joined(names)));
 }
 
 Result<void> choose_gguf(const Names& ggufs, WeightFiles& out) {
@@ -128,7 +136,7 @@ Result<void> choose_gguf(const Names& ggufs, WeightFiles& out) {
     out.notes.push_back(
         fmt::format("{}: not read, nibble reads the text model", joined(projectors)));
   }
-  out.is_gguf = true;
+  out.kind = CheckpointKind::kGguf;
   out.files = models;
   if (const std::optional<ShardName> shard = parse_shard_name(models[0])) {
     NIBBLE_ASSIGN(out.files, whole_set(*shard, ggufs, out.folder));
@@ -137,15 +145,15 @@ Result<void> choose_gguf(const Names& ggufs, WeightFiles& out) {
 }
 
 // The index that counts: the usual name, or the only one there is.
-Result<std::string> choose_index(const Names& names, const std::string& folder) {
-  const Names all = ending_in(names, kIndexEnding);
-  if (contains(all, kUsualIndex)) return std::string(kUsualIndex);
+Result<std::string> choose_index(const Names& names, const Naming& naming,
+                                 const std::string& folder) {
+  const Names all = ending_in(names, naming.index_ending);
+  if (contains(all, naming.index)) return std::string(naming.index);
   if (all.size() <= 1) return all.empty() ? std::string() : all[0];
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("{}: {} shard indexes ({}) and none is model.safetensors.index.json; keep "
-                  "one of them in the folder",
-                  folder, all.size(), joined(all)));
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{}: {} shard indexes ({}) and none is {}; keep one of them in the "
+                          "folder",
+                          folder, all.size(), joined(all), naming.index));
 }
 
 // Several files and no index: all of them, but for a second copy in Mistral's own naming.
@@ -162,25 +170,27 @@ Result<void> choose_several(Names files, WeightFiles& out) {
     }
   }
   if (files.size() > 1) {
-    out.notes.push_back(fmt::format("{} safetensors files without an index ({}): all are read",
-                                    files.size(), joined(files)));
+    out.notes.push_back(fmt::format("{} {} files without an index ({}): all are read", files.size(),
+                                    out.kind == CheckpointKind::kTorch ? "torch" : "safetensors",
+                                    joined(files)));
   }
   out.files = std::move(files);
   return {};
 }
 
-Result<void> choose_safetensors(const Names& names, Names files, WeightFiles& out) {
-  NIBBLE_ASSIGN(out.index_name, choose_index(names, out.folder));
-  const bool has_single = contains(files, kSingle);
+// By an index, by the usual name, or all that there are.
+Result<void> choose_indexed(const Names& names, const Naming& naming, Names files,
+                            WeightFiles& out) {
+  NIBBLE_ASSIGN(out.index_name, choose_index(names, naming, out.folder));
+  const bool has_single = contains(files, naming.single);
   if (!out.index_name.empty()) {
     NIBBLE_ASSIGN(const std::string text,
                   read_text(out.folder + out.index_name, out.index_name, kMaxIndexBytes));
-    NIBBLE_ASSIGN(ShardIndex index, parse_shard_index(text, out.index_name));
-    if (has_single && !contains(index.shards, kSingle)) {
+    NIBBLE_ASSIGN(ShardIndex index, parse_shard_index(text, out.index_name, naming.ending));
+    if (has_single && !contains(index.shards, naming.single)) {
       out.warnings.push_back(
-          fmt::format("{}: not used: it does not name model.safetensors, which "
-                      "stands beside it and is read",
-                      out.index_name));
+          fmt::format("{}: not used: it does not name {}, which stands beside it and is read",
+                      out.index_name, naming.single));
       out.index_name.clear();
     } else {
       out.files = index.shards;
@@ -189,7 +199,7 @@ Result<void> choose_safetensors(const Names& names, Names files, WeightFiles& ou
     }
   }
   if (has_single) {
-    out.files = {std::string(kSingle)};
+    out.files = {std::string(naming.single)};
     return {};
   }
   return choose_several(std::move(files), out);
@@ -199,7 +209,7 @@ void note_what_is_passed_over(const Names& names, WeightFiles& out) {
   Names other;
   for (const std::string& n : names) {
     const bool weights = n.ends_with(".safetensors") || n.ends_with(".gguf") ||
-                         (is_pickle(n) && n != "training_args.bin");
+                         (is_pickle(n) && !is_training_state(n));
     if (weights && !contains(out.files, n) && !n.starts_with("mmproj")) other.push_back(n);
   }
   if (!other.empty()) {
@@ -213,14 +223,21 @@ Result<WeightFiles> in_folder(std::string folder) {
   if (!folder.ends_with('/')) folder += '/';
   out.folder = folder;
   NIBBLE_ASSIGN(const Names names, list(folder));
-  Names files = ending_in(names, ".safetensors");
   Names adapters;
-  std::erase_if(files, [&](const std::string& n) {
-    if (n.starts_with("adapter_")) adapters.push_back(n);
-    return n.starts_with("adapter_");
-  });
+  const auto set_adapters_aside = [&](Names& files) {
+    std::erase_if(files, [&](const std::string& n) {
+      if (n.starts_with("adapter_")) adapters.push_back(n);
+      return n.starts_with("adapter_");
+    });
+  };
+  Names files = ending_in(names, kSafetensors.ending);
+  set_adapters_aside(files);
   const Names ggufs = ending_in(names, ".gguf");
-  const bool weights = !files.empty() || !ggufs.empty();
+  Names pickles;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(pickles),
+               [](const std::string& n) { return is_pickle(n) && !is_training_state(n); });
+  set_adapters_aside(pickles);
+  const bool weights = !files.empty() || !ggufs.empty() || !pickles.empty();
   if (contains(names, "model_index.json") && !(weights && contains(names, "config.json"))) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: model_index.json says that this is a pipeline of the diffusers "
@@ -228,10 +245,14 @@ Result<WeightFiles> in_folder(std::string folder) {
                             "models that write text: give the folder of one",
                             folder));
   }
-  if (!files.empty() || !ending_in(names, kIndexEnding).empty()) {
-    NIBBLE_TRY(choose_safetensors(names, std::move(files), out));
+  if (!files.empty() || !ending_in(names, kSafetensors.index_ending).empty()) {
+    NIBBLE_TRY(choose_indexed(names, kSafetensors, std::move(files), out));
   } else if (!ggufs.empty()) {
     NIBBLE_TRY(choose_gguf(ggufs, out));
+  } else if (!pickles.empty() || !ending_in(names, kTorch.index_ending).empty()) {
+    out.kind = CheckpointKind::kTorch;
+    if (contains(pickles, kHqqFile)) pickles = {std::string(kHqqFile)};
+    NIBBLE_TRY(choose_indexed(names, kTorch, std::move(pickles), out));
   } else if (!adapters.empty()) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: this is a LoRA adapter ({}), not a model; merge it into its base "
@@ -250,17 +271,11 @@ Result<WeightFiles> one_file(const std::string& path) {
   const size_t start = slash == path.npos ? 0 : slash + 1;
   out.folder = path.substr(0, start);
   const std::string name = path.substr(start);
-  if (name.ends_with(".safetensors") || name.ends_with(".json")) {
+  if (name.ends_with(".safetensors") || name.ends_with(".json") || is_pickle(name)) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: this is one file of a model; give the folder it stands in", path));
   }
-  if (is_pickle(name)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: this is a PyTorch pickle, which nibble does not read, because it "
-                            "can run code; save the model as safetensors and open that folder",
-                            path));
-  }
-  out.is_gguf = true;
+  out.kind = CheckpointKind::kGguf;
   out.files = {name};
   const std::optional<ShardName> shard = parse_shard_name(name);
   if (shard && shard->extension == ".gguf") {

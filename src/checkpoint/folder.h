@@ -1,6 +1,7 @@
 // Which files of a folder are the model.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,10 +12,13 @@
 
 namespace nibble::checkpoint {
 
+// kTorch: what torch.save writes, *.bin and *.pt.
+enum class CheckpointKind : uint8_t { kSafetensors, kGguf, kTorch };
+
 // What to open. Paths are relative to `folder`.
 struct WeightFiles {
   std::string folder;  // "" for the current one, else ends in '/'
-  bool is_gguf = false;
+  CheckpointKind kind = CheckpointKind::kSafetensors;
   std::vector<std::string> files;   // in the order of their numbers, or sorted
   std::string index_name;           // "" when there is no index
   std::optional<ShardIndex> index;  // then `files` are its shards

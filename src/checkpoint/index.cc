@@ -18,7 +18,7 @@ constexpr base::JsonLimits kLimits = {
     .max_depth = 8, .max_bytes = size_t{128} << 20, .max_values = size_t{1} << 20};
 
 // Why `path` is no shard inside the folder; "" when it is one.
-std::string_view bad_path(std::string_view path) {
+std::string bad_path(std::string_view path, std::string_view ending) {
   if (path.empty()) return "is empty";
   if (path.front() == '/') return "is absolute";
   if (path.find('\\') != path.npos) return "has a backslash";
@@ -28,13 +28,14 @@ std::string_view bad_path(std::string_view path) {
     if (path.substr(at, end - at) == "..") return "leaves the folder";
     at = end + 1;
   }
-  if (!path.ends_with(".safetensors")) return "is no .safetensors file";
+  if (!path.ends_with(ending)) return fmt::format("is no {} file", ending);
   return {};
 }
 
 }  // namespace
 
-Result<ShardIndex> parse_shard_index(std::string_view text, std::string_view where) {
+Result<ShardIndex> parse_shard_index(std::string_view text, std::string_view where,
+                                     std::string_view ending) {
   NIBBLE_ASSIGN(const Json document, base::parse_json(text, where, kLimits));
   if (!document.is_object()) {
     return fail(ErrorCode::kCorrupt,
@@ -58,12 +59,13 @@ Result<ShardIndex> parse_shard_index(std::string_view text, std::string_view whe
                                                    where, shown(name), shard.describe()));
     }
     if (numbers.emplace(shard.as_string(), 0).second) {
-      const std::string_view problem = bad_path(shard.as_string());
+      const std::string problem = bad_path(shard.as_string(), ending);
       if (!problem.empty()) {
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("{}: {}: the shard's path \"{}\" {}; shards are .safetensors files "
-                                "inside the folder",
-                                where, shown(name), shown(shard.as_string()), problem));
+        return fail(
+            ErrorCode::kCorrupt,
+            fmt::format("{}: {}: the shard's path \"{}\" {}; shards are {} files inside the "
+                        "folder",
+                        where, shown(name), shown(shard.as_string()), problem, ending));
       }
       index.shards.push_back(shard.as_string());
     }

@@ -332,11 +332,10 @@ Result<uint64_t> safetensors_head_bytes(std::span<const std::byte> first, uint64
   // A header of 640 bytes (0x280) begins as a pickle does; its ninth byte tells them apart.
   const bool has_header = text.size() > 8 && text[8] == '{';
   if (!has_header && (text.starts_with("PK\x03\x04") || text.starts_with("\x80\x02"))) {
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("{}: this is a PyTorch pickle under a safetensors name; nibble does not "
-                    "read pickles, because they can run code: save the model as safetensors",
-                    where));
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: this is a file of torch.save under a safetensors name; call it "
+                            "pytorch_model.bin and open the folder again",
+                            where));
   }
   if (file_size < 8 || first.size() < 8) {
     return fail(ErrorCode::kCorrupt,

@@ -126,13 +126,11 @@ const Hostile kHostile[] = {
      "the "
      "file's place; download it again"},
     {"zip_pickle", std::string("PK\x03\x04", 4) + std::string(60, '\0'),
-     "this is a PyTorch pickle under a safetensors name; nibble does not read pickles, because "
-     "they "
-     "can run code: save the model as safetensors"},
+     "this is a file of torch.save under a safetensors name; call it pytorch_model.bin and open "
+     "the folder again"},
     {"pickle", "\x80\x02}q\1(X\4...",
-     "this is a PyTorch pickle under a safetensors name; nibble does not read pickles, because "
-     "they "
-     "can run code: save the model as safetensors"},
+     "this is a file of torch.save under a safetensors name; call it pytorch_model.bin and open "
+     "the folder again"},
     {"json_text", "{\"error\":\"Repository not found\"}",
      "a header of 2482168881970750075 bytes is announced, the format allows 100000000; this is no "
      "safetensors file, or it is damaged"},

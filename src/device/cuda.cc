@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <new>
+#include <map>
+#include <mutex>
 
 #include "base/check.h"
+#include "device/other_cards.h"
 
 namespace nibble::device {
 namespace {
@@ -31,8 +34,7 @@ std::vector<std::string> places() {
   return {(program / kLibrary).string(), (program.parent_path() / "lib" / kLibrary).string()};
 }
 
-Result<Library> open_library() {
-  const std::vector<std::string> paths = places();
+Result<Library> open_library(const std::vector<std::string>& paths) {
   const auto found = std::find_if(paths.begin(), paths.end(), [](const std::string& path) {
     std::error_code error;
     return std::filesystem::exists(path, error);
@@ -66,10 +68,15 @@ Result<Library> open_library() {
   return out;
 }
 
-// Opened once. A failure is told again.
+// Opened once for each list of places. A failure is told again.
 const Result<Library>& library() {
-  static const Result<Library> opened = open_library();
-  return opened;
+  static std::mutex mutex;
+  static std::map<std::vector<std::string>, Result<Library>> opened;
+  const std::lock_guard lock(mutex);
+  const std::vector<std::string> paths = places();
+  const auto known = opened.find(paths);
+  return known != opened.end() ? known->second
+                               : opened.emplace(paths, open_library(paths)).first->second;
 }
 
 constexpr size_t kTextBytes = 512;
@@ -86,6 +93,7 @@ Result<Gpu> card(const NibbleCudaDevice& device, int index) {
   gpu.minor = info.minor;
   gpu.multiprocessors = info.multiprocessors;
   gpu.memory_bytes = info.memory_bytes;
+  gpu.free_bytes = info.memory_bytes;
   gpu.l2_bytes = info.l2_bytes;
   return gpu;
 }
@@ -99,9 +107,16 @@ Gpu gpu_h200() {
   gpu.minor = 0;
   gpu.multiprocessors = 132;
   gpu.memory_bytes = int64_t{143771} << 20;
+  gpu.free_bytes = gpu.memory_bytes;
   gpu.l2_bytes = int64_t{60} << 20;
   gpu.present = false;
   return gpu;
+}
+
+int64_t card_bytes(int64_t bytes) {
+  constexpr int64_t kSmall = int64_t{1} << 20;
+  constexpr int64_t kPiece = int64_t{2} << 20;
+  return bytes <= kSmall ? bytes : (bytes + kPiece - 1) / kPiece * kPiece;
 }
 
 Result<void> check_supported(const Gpu& gpu) {
@@ -118,7 +133,8 @@ Result<std::vector<Gpu>> cuda_cards() {
   const int count = device.count(text, sizeof text);
   if (count < 0) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("no NVIDIA driver answers on this machine: {}", text));
+                fmt::format("no NVIDIA driver answers on this machine: {}{}", text,
+                            other_cards_clause("/")));
   }
   std::vector<Gpu> out;
   for (int i = 0; i < count; ++i) {
@@ -128,12 +144,21 @@ Result<std::vector<Gpu>> cuda_cards() {
   return out;
 }
 
+Result<void> ask_free_memory(int index, Gpu& gpu) {
+  if (!library()) return fail(library().error());
+  char text[kTextBytes] = {};
+  if (library()->device->free_memory(index, &gpu.free_bytes, text, sizeof text) != 0) {
+    return fail(ErrorCode::kUnsupported, fmt::format("{} cannot be used: {}", gpu.name, text));
+  }
+  return {};
+}
+
 Result<std::shared_ptr<Cuda>> Cuda::open(int index) {
   NIBBLE_ASSIGN(const std::vector<Gpu> cards, cuda_cards());
   if (index < 0 || static_cast<size_t>(index) >= cards.size()) {
     return fail(ErrorCode::kUnsupported,
                 cards.empty()
-                    ? std::string("this machine has no NVIDIA card")
+                    ? "this machine has no NVIDIA card" + other_cards_clause("/")
                     : fmt::format("there is no card {}; the last one of this machine is {}", index,
                                   cards.size() - 1));
   }
@@ -157,6 +182,21 @@ Cuda::~Cuda() {
     if (scratch.data != nullptr) release(scratch.data);
   }
   device_->close(context_);
+}
+
+void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  for (size_t done = 0; done < bytes; done += kNibbleStageBytes) {
+    const size_t count = std::min(bytes - done, kNibbleStageBytes);
+    auto* staged = static_cast<std::byte*>(device_->stage(context_));
+    if (staged == nullptr) return to_device(target + done, source + done, bytes - done);
+    pool.parallel_for(
+        static_cast<int64_t>(count), int64_t{1} << 20, [&](int64_t begin, int64_t end, int) {
+          std::memcpy(staged + begin, source + done + begin, static_cast<size_t>(end - begin));
+        });
+    device_->send(context_, target + done, staged, count);
+  }
 }
 
 Result<void> Cuda::to_host(void* to, const void* from, size_t bytes) {
@@ -184,7 +224,11 @@ std::byte* Cuda::scratch(int slot, size_t bytes) {
     if (scratch.data != nullptr) release(scratch.data);
     scratch = {};
     scratch.data = static_cast<std::byte*>(allocate(wanted));
-    if (scratch.data == nullptr) throw std::bad_alloc();
+    if (scratch.data == nullptr) {
+      throw CardMemoryRanOut(
+          fmt::format("the memory of the card ran out: {} MiB more, to work in, do not fit on {}",
+                      (wanted >> 20) + 1, gpu_.name));
+    }
     scratch.size = wanted;
   }
   return scratch.data;

@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cuda_abi.h"
 #include "device/gpu.h"
+#include "device/thread_pool.h"
 #include "nibble/result.h"
 
 namespace nibble::kernels {
@@ -20,7 +23,22 @@ namespace nibble::device {
 
 // The cards of this machine, supported or not. An error when the library is not there, is of
 // another version, or finds no driver; then nothing can run.
+// free_bytes is that of an empty card: see ask_free_memory.
 Result<std::vector<Gpu>> cuda_cards();
+
+// Sets gpu.free_bytes to what card `index` has left now. Takes a context on it, which costs some
+// tenths of a second once.
+Result<void> ask_free_memory(int index, Gpu& gpu);
+
+// The memory of a card ran out where only an exception can say so.
+class CardMemoryRanOut : public std::bad_alloc {
+ public:
+  explicit CardMemoryRanOut(std::string text) : text_(std::move(text)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
 
 class Cuda {
  public:
@@ -49,6 +67,9 @@ class Cuda {
   void to_device(void* to, const void* from, size_t bytes) {
     device_->to_device(context_, to, from, bytes);
   }
+  // The same through page-locked memory, filled by the threads of `pool`: returns when `from` was
+  // read, which may be before it has arrived.
+  void upload(ThreadPool& pool, void* to, const void* from, size_t bytes);
   // Waits for everything before it; its error is the first one of all that.
   Result<void> to_host(void* to, const void* from, size_t bytes);
 
@@ -60,7 +81,7 @@ class Cuda {
   bool records() const { return records_; }
   void set_records(bool records) { records_ = records; }
 
-  // Like Stream::scratch, on the card.
+  // Like Stream::scratch, on the card; ends in CardMemoryRanOut.
   std::byte* scratch(int slot, size_t bytes);
 
  private:

@@ -22,17 +22,28 @@ struct NibbleCudaInfo {
 // Counted up with every change of this struct or of kernels/cuda/abi.h.
 constexpr uint32_t kNibbleCudaVersion = 2;
 
+constexpr size_t kNibbleStageBytes = size_t{32} << 20;
+
 // `error` gets a text of at most `size` bytes, its end included, when a function fails.
 struct NibbleCudaDevice {
   int (*count)(char* error, size_t size);  // -1: there is no driver, or it does not answer
   int (*info)(int index, NibbleCudaInfo* info, char* error, size_t size);  // 0: fine
-  NibbleCudaContext* (*open)(int index, char* error, size_t size);         // null: failed
+  // Bytes of a card that nobody holds at this moment; 0: fine. Takes a context on the card, which
+  // stays.
+  int (*free_memory)(int index, int64_t* bytes, char* error, size_t size);
+  NibbleCudaContext* (*open)(int index, char* error, size_t size);  // null: failed
   void (*close)(NibbleCudaContext* context);
   void* (*allocate)(NibbleCudaContext* context, size_t bytes);  // null: no memory
   void (*release)(NibbleCudaContext* context, void* memory);    // waits for the stream
   // Copies are in the stream's order. Both return when the host's bytes may be changed or read.
   void (*to_device)(NibbleCudaContext* context, void* to, const void* from, size_t bytes);
   void (*to_host)(NibbleCudaContext* context, void* to, const void* from, size_t bytes);
+  // Host memory that a card reads by itself. stage() lends one of a few buffers of
+  // kNibbleStageBytes in turn, when what was last sent from it has gone; null: there is none.
+  // send() puts the copy of what was written there into a stream of its own and returns; whatever
+  // comes later in the context's stream comes after it.
+  void* (*stage)(NibbleCudaContext* context);
+  void (*send)(NibbleCudaContext* context, void* to, const void* staged, size_t bytes);
   // Memory of the host that the card reads and writes at its own time; null: there is none.
   void* (*allocate_host)(NibbleCudaContext* context, size_t bytes);
   void (*release_host)(NibbleCudaContext* context, void* memory);

@@ -16,11 +16,15 @@ struct CublasLtDeleter {
 };
 }  // namespace nibble::kernels
 
+struct NibbleCudaStaging;
+
 struct NibbleCudaContext {
   int index = 0;
   int major = 0;
   int multiprocessors = 1;
   cudaStream_t stream = nullptr;
+  NibbleCudaStaging* staging = nullptr;  // device/cuda_device.cu; made when it is first asked for
+  void* tile_work = nullptr;  // matmul/cuda_tiles.cu: of products in tiles; made when needed
   // For blocks that count who is last; whoever is puts its counter back to 0.
   static constexpr int64_t kCounters = 4096;
   unsigned* counters = nullptr;

@@ -10,6 +10,32 @@ void NibbleCudaContext::note(const char* what, const char* text) {
   std::snprintf(error, sizeof error, "%s: %s", what, text);
 }
 
+// Page-locked buffers, each with the event after its last copy.
+struct NibbleCudaStaging {
+  static constexpr int kBuffers = 3;
+  cudaStream_t stream = nullptr;
+  void* buffer[kBuffers] = {};
+  cudaEvent_t sent[kBuffers] = {};
+  int next = 0;
+
+  cudaError_t create() {
+    cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    for (int i = 0; i < kBuffers && code == cudaSuccess; ++i) {
+      code = cudaHostAlloc(&buffer[i], kNibbleStageBytes, cudaHostAllocDefault);
+      if (code == cudaSuccess) code = cudaEventCreateWithFlags(&sent[i], cudaEventDisableTiming);
+    }
+    return code;
+  }
+  ~NibbleCudaStaging() {
+    if (stream != nullptr) cudaStreamSynchronize(stream);
+    for (int i = 0; i < kBuffers; ++i) {
+      if (sent[i] != nullptr) cudaEventDestroy(sent[i]);
+      if (buffer[i] != nullptr) cudaFreeHost(buffer[i]);
+    }
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+};
+
 namespace {
 
 void say(char* error, size_t size, const char* text) { std::snprintf(error, size, "%s", text); }
@@ -19,8 +45,30 @@ int count(char* error, size_t size) {
   const cudaError_t code = cudaGetDeviceCount(&cards);
   if (code == cudaErrorNoDevice) return 0;
   if (code == cudaSuccess) return cards;
-  say(error, size, cudaGetErrorString(code));
+  int driver = 0;  // 12040 is 12.4; stays 0 where none is installed
+  cudaDriverGetVersion(&driver);
+  if (driver == 0) {
+    say(error, size, "none is installed");
+  } else if (code == cudaErrorInsufficientDriver) {
+    std::snprintf(error, size, "the one installed is of CUDA %d.%d, and %d.%d or newer is needed",
+                  driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                  CUDART_VERSION % 1000 / 10);
+  } else {
+    say(error, size, cudaGetErrorString(code));
+  }
   return -1;
+}
+
+int free_memory(int index, int64_t* bytes, char* error, size_t size) {
+  size_t left = 0;
+  size_t all = 0;
+  cudaError_t code = cudaSetDevice(index);
+  if (code == cudaSuccess) code = cudaMemGetInfo(&left, &all);
+  cudaGetLastError();
+  *bytes = static_cast<int64_t>(left);
+  if (code == cudaSuccess) return 0;
+  say(error, size, cudaGetErrorString(code));
+  return 1;
 }
 
 int info(int index, NibbleCudaInfo* out, char* error, size_t size) {
@@ -40,9 +88,12 @@ int info(int index, NibbleCudaInfo* out, char* error, size_t size) {
 }
 
 void close(NibbleCudaContext* context) {
-  if (context->enter() != nullptr) cudaStreamDestroy(context->stream);
-  cudaFree(context->counters);
+  context->enter();
+  if (context->stream != nullptr) cudaStreamDestroy(context->stream);
   if (context->marked != nullptr) cudaEventDestroy(context->marked);
+  cudaFree(context->counters);
+  cudaFree(context->tile_work);
+  delete context->staging;
   delete context;
 }
 
@@ -100,6 +151,33 @@ void to_host(NibbleCudaContext* context, void* to, const void* from, size_t byte
   context->note("a copy from the card",
                 cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream));
   context->note("a copy from the card", cudaStreamSynchronize(stream));
+}
+
+void* stage(NibbleCudaContext* context) {
+  context->enter();
+  if (context->staging == nullptr) {
+    auto* made = new (std::nothrow) NibbleCudaStaging;
+    if (made == nullptr || made->create() != cudaSuccess) {
+      cudaGetLastError();  // told by the null
+      delete made;
+      return nullptr;
+    }
+    context->staging = made;
+  }
+  NibbleCudaStaging& s = *context->staging;
+  s.next = (s.next + 1) % NibbleCudaStaging::kBuffers;
+  context->note("a copy to the card", cudaEventSynchronize(s.sent[s.next]));
+  return s.buffer[s.next];
+}
+
+void send(NibbleCudaContext* context, void* to, const void* staged, size_t bytes) {
+  cudaStream_t stream = context->enter();
+  NibbleCudaStaging& s = *context->staging;
+  cudaEvent_t sent = s.sent[s.next];
+  context->note("a copy to the card",
+                cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, s.stream));
+  context->note("a copy to the card", cudaEventRecord(sent, s.stream));
+  context->note("a copy to the card", cudaStreamWaitEvent(stream, sent, 0));
 }
 
 void* allocate_host(NibbleCudaContext* context, size_t bytes) {
@@ -163,9 +241,10 @@ const char* error(const NibbleCudaContext* context) {
 }
 
 constexpr NibbleCudaDevice kDevice = {
-    count,           info,          open,         close,         allocate, release,       to_device,
-    to_host,         allocate_host, release_host, upload,        mark,     wait_for_mark, wait,
-    begin_recording, end_recording, replay,       release_graph, error};
+    count,         info,          free_memory,   open,        close,         allocate,
+    release,       to_device,     to_host,       stage,       send,          allocate_host,
+    release_host,  upload,        mark,          wait_for_mark, wait,        begin_recording,
+    end_recording, replay,        release_graph, error};
 
 }  // namespace
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <cstdio>
+#include <vector>
 
 #include "device/memory.h"
 
@@ -31,6 +33,14 @@ TEST(gpu, capabilities_compare_by_major_then_minor) {
   EXPECT_FALSE(gpu.at_least(10, 0));
 }
 
+TEST(gpu, allocations_above_a_mebibyte_take_pieces_of_two) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  EXPECT_EQ(card_bytes(1), 1);
+  EXPECT_EQ(card_bytes(kMiB), kMiB);
+  EXPECT_EQ(card_bytes(kMiB + 1), 2 * kMiB);
+  EXPECT_EQ(card_bytes(5 * kMiB), 6 * kMiB);
+}
+
 TEST(memory, on_a_cpu_is_the_hosts) {
   Stream stream(1);
   const float values[] = {1, 2, 3};
@@ -57,6 +67,44 @@ TEST(cuda, bytes_come_back_from_a_card) {
   float back[3] = {};
   ASSERT_TRUE(copy_to_host(stream, back, floats->data(), sizeof back));
   EXPECT_EQ(back[2], 3.0f);
+}
+
+// Longer than all staging buffers together, and changed as soon as it was taken.
+TEST(cuda, long_copies_arrive_whole) {
+  auto cuda = Cuda::open(0);
+  if (!cuda) GTEST_SKIP() << cuda.error().message;
+  Stream stream(2, *cuda);
+  std::vector<uint32_t> values(4 * kNibbleStageBytes / sizeof(uint32_t) + 321);
+  const auto value = [](size_t i) { return static_cast<uint32_t>(i * 2654435761u); };
+  for (size_t i = 0; i < values.size(); ++i) values[i] = value(i);
+  const size_t bytes = values.size() * sizeof(uint32_t);
+  auto memory = Memory::copy_of(stream, values.data(), bytes);
+  ASSERT_TRUE(memory) << memory.error().message;
+  std::fill(values.begin(), values.end(), 0);
+  ASSERT_TRUE(copy_to_host(stream, values.data(), memory->data(), bytes));
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value(i)) << i;
+}
+
+TEST(cuda, allocations_take_no_more_than_card_bytes_says) {
+  auto cuda = Cuda::open(0);
+  if (!cuda) GTEST_SKIP() << cuda.error().message;
+  Stream stream(1, *cuda);
+  Gpu gpu = (*cuda)->gpu();
+  for (const int64_t bytes : {int64_t{1} << 20, (int64_t{5} << 20) / 4, int64_t{5} << 20}) {
+    ASSERT_TRUE(ask_free_memory(0, gpu));
+    const int64_t before = gpu.free_bytes;
+    constexpr int64_t kMany = 64;
+    std::vector<Memory> held;
+    for (int64_t i = 0; i < kMany; ++i) {
+      auto memory = Memory::allocate(stream, static_cast<size_t>(bytes));
+      ASSERT_TRUE(memory);
+      held.push_back(std::move(*memory));
+    }
+    ASSERT_TRUE(ask_free_memory(0, gpu));
+    std::printf("%lld bytes take %lld\n", static_cast<long long>(bytes),
+                static_cast<long long>((before - gpu.free_bytes) / kMany));
+    EXPECT_LE(before - gpu.free_bytes, kMany * card_bytes(bytes) + (int64_t{4} << 20));
+  }
 }
 
 TEST(cuda, more_memory_than_the_card_has_is_an_error) {

@@ -21,7 +21,8 @@ Result<Memory> Memory::allocate(Stream& stream, size_t bytes) {
   out.data_ = static_cast<std::byte*>(out.cuda_->allocate(bytes));
   if (out.data_ == nullptr) {
     return fail(ErrorCode::kOutOfMemory,
-                fmt::format("the memory of the card ran out: {} MiB more do not fit on {}",
+                fmt::format("the memory of the card ran out: {} MiB more do not fit on {}; other "
+                            "programs may hold some of it",
                             (bytes >> 20) + 1, out.cuda_->gpu().name));
   }
   return out;
@@ -31,7 +32,12 @@ Result<Memory> Memory::copy_of(Stream& stream, const void* from, size_t bytes) {
   NIBBLE_ASSIGN(Memory out, allocate(stream, bytes));
   if (bytes == 0) return out;
   if (out.cuda_ != nullptr) {
-    out.cuda_->to_device(out.data_, from, bytes);
+    constexpr size_t kWorthStaging = size_t{256} << 10;
+    if (bytes < kWorthStaging) {
+      out.cuda_->to_device(out.data_, from, bytes);
+    } else {
+      out.cuda_->upload(stream.pool(), out.data_, from, bytes);
+    }
   } else {
     std::memcpy(out.data_, from, bytes);
   }

@@ -17,7 +17,8 @@ class Memory {
   Memory() = default;
   // Not zeroed. The error names whose memory ran out.
   static Result<Memory> allocate(Stream& stream, size_t bytes);
-  // With a copy of host bytes.
+  // With a copy of host bytes, which may be changed when it returns. To a card the copy may still
+  // be under way; what the stream does later comes after it.
   static Result<Memory> copy_of(Stream& stream, const void* from, size_t bytes);
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;

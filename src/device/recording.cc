@@ -35,8 +35,11 @@ Result<void> Staging::begin(Stream& stream, size_t bytes) {
   cuda->device().wait_for_mark(cuda->context());
   if (host_.size() >= bytes) return {};
   const size_t wanted = std::max<size_t>(bytes, 4096);
-  NIBBLE_ASSIGN(host_, SharedMemory::allocate(stream, wanted));
-  NIBBLE_ASSIGN(placed_, Memory::allocate(stream, wanted));
+  // Both or none: one of them may not be had.
+  NIBBLE_ASSIGN(SharedMemory host, SharedMemory::allocate(stream, wanted));
+  NIBBLE_ASSIGN(Memory placed, Memory::allocate(stream, wanted));
+  host_ = std::move(host);
+  placed_ = std::move(placed);
   return {};
 }
 
@@ -57,6 +60,12 @@ void Staging::send(Stream& stream) {
 
 void Staging::sent(Stream& stream) {
   if (Cuda* cuda = stream.cuda(); cuda != nullptr) cuda->device().mark(cuda->context());
+}
+
+void Recording::give_up(Stream& stream) {
+  keep(stream);
+  forget();
+  useless_ = false;
 }
 
 void Recording::keep(Stream& stream) {

@@ -95,7 +95,12 @@ class Recording {
         return;
       }
       cuda->device().begin_recording(cuda->context());
-      body();
+      try {
+        body();
+      } catch (...) {  // memory ran out; the stream must not stay in recording
+        give_up(stream);
+        throw;
+      }
       keep(stream);
       if (useless_) return body();
     }
@@ -104,6 +109,7 @@ class Recording {
 
  private:
   void keep(Stream& stream);
+  void give_up(Stream& stream);
   void forget();
   void swap(Recording& other) noexcept;
 

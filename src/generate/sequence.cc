@@ -29,6 +29,31 @@ Sequence::Sequence(const layers::Decoder& decoder, device::Stream& stream, const
       runner_(std::move(runner)),
       cache_(std::move(cache)) {}
 
+namespace {
+
+// Memory may run out in the middle of a batch, when some layers already hold its tokens: then all
+// of them forget these, and the sequence is what it was.
+class Undo {
+ public:
+  Undo(layers::DecoderCache& cache, std::vector<int32_t>* tokens, int64_t length)
+      : cache_(&cache), tokens_(tokens), length_(length) {}
+  ~Undo() {
+    if (cache_ == nullptr) return;
+    cache_->truncate(length_);
+    if (tokens_ != nullptr) tokens_->resize(static_cast<size_t>(length_));
+  }
+  Undo(const Undo&) = delete;
+  Undo& operator=(const Undo&) = delete;
+  void done() { cache_ = nullptr; }
+
+ private:
+  layers::DecoderCache* cache_;
+  std::vector<int32_t>* tokens_;  // or null
+  int64_t length_;
+};
+
+}  // namespace
+
 Result<void> Sequence::check(std::span<const int32_t> tokens) const {
   if (length() + static_cast<int64_t>(tokens.size()) > capacity_) {
     return fail(ErrorCode::kUnsupported,
@@ -53,14 +78,17 @@ Result<void> Sequence::remake_keys(int64_t whole) {
   const kernels::RopeConfig& rope = decoder_->spec.rope;
   const bool wanted =
       rope.type == kernels::RopeType::kLongRope && whole > rope.original_max_positions;
-  if (wanted == std::exchange(long_keys_, wanted)) return {};
+  const bool whole_cache = cache_.length() == length();  // not so after memory ran out below
+  if (wanted == std::exchange(long_keys_, wanted) && whole_cache) return {};
   cache_.truncate(0);
+  Undo undo(cache_, nullptr, 0);
   const std::span<const int32_t> all(tokens_);
   const int64_t most = batch_of(*stream_);
   for (int64_t done = 0; done < length(); done += most) {
     const auto m = static_cast<size_t>(std::min(most, length() - done));
     NIBBLE_TRY(runner_.forward(*stream_, all.subspan(static_cast<size_t>(done), m), whole, cache_));
   }
+  undo.done();
   return {};
 }
 
@@ -74,13 +102,17 @@ Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& ro
   for (int64_t done = 0; done < total;) {
     const int64_t m = std::min(most, total - done);
     const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
+    Undo undo(cache_, &tokens_, length());
+    NIBBLE_TRY(run_batch(batch, whole, done + m == total && !rows, listener));
     done += m;
-    NIBBLE_TRY(run_batch(batch, whole, done == total && !rows, listener));
+    Result<void> told;
     if (rows) {
-      NIBBLE_TRY(emit_rows(hidden_, m, rows));
+      told = emit_rows(hidden_, m, rows);
     } else if (done == total && stream_->cuda() == nullptr) {
-      NIBBLE_TRY(rows_on_host(1));
+      if (const auto row = rows_on_host(1); !row) told = fail(row.error());
     }
+    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
+    NIBBLE_TRY(std::move(told));
     if (progress && !progress(done, total)) return fail(ErrorCode::kCancelled, "cancelled");
   }
   return {};
@@ -96,7 +128,7 @@ Result<void> Sequence::run_batch(std::span<const int32_t> batch, int64_t whole, 
   const auto body = [&] {
     hidden_ = runner_.run(*stream_, cache_, listener);
     if (!logits_of_last) return;
-    const float* last = hidden_ + (m - 1) * decoder_->spec.hidden;
+    const float* last = hidden_ + (m - 1) * decoder_->spec.width();
     runner_.logits(*stream_, last, 1, reinterpret_cast<float*>(logits_.data()));
   };
   if (m == 1 && logits_of_last && !listener) {
@@ -132,7 +164,7 @@ Result<void> Sequence::for_logits(const float* hidden, int64_t m, const Use& use
   NIBBLE_TRY(reserve_logits(rows));
   for (int64_t begin = 0; begin < m; begin += rows) {
     const int64_t count = std::min(rows, m - begin);
-    runner_.logits(*stream_, hidden + begin * decoder_->spec.hidden, count,
+    runner_.logits(*stream_, hidden + begin * decoder_->spec.width(), count,
                    reinterpret_cast<float*>(logits_.data()));
     last_row_ = count - 1;
     NIBBLE_TRY(use(begin, count));
@@ -181,6 +213,7 @@ Result<std::vector<double>> Sequence::append_scored(std::span<const int32_t> tok
   for (int64_t done = 0; done < total;) {
     const int64_t m = std::min(most, total - done);
     const auto batch = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(m));
+    Undo undo(cache_, &tokens_, length());
     NIBBLE_TRY(run_batch(batch, whole, false, {}));
     const auto score = [&](int64_t begin, int64_t count) -> Result<void> {
       const auto at = static_cast<size_t>(done + begin);
@@ -192,7 +225,9 @@ Result<std::vector<double>> Sequence::append_scored(std::span<const int32_t> tok
           std::all_of(scores.begin(), scores.end(), [](double one) { return std::isfinite(one); });
       return finite ? Result<void>() : fail(blame());
     };
-    NIBBLE_TRY(for_logits(hidden_, m, score));
+    Result<void> told = for_logits(hidden_, m, score);
+    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
+    NIBBLE_TRY(std::move(told));
     done += m;
   }
   out.pop_back();

@@ -76,6 +76,7 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   const std::pair<float**, int64_t> buffers[] = {
+      {&narrow_, s.width() != s.hidden ? s.width() : 0},
       {&x_, s.hidden},
       {&normed_, s.hidden},
       {&delta_, s.hidden},
@@ -170,10 +171,14 @@ Result<void> Runner::stage(device::Stream& stream, std::span<const int32_t> toke
 const float* Runner::run(device::Stream& stream, DecoderCache& cache, const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
   staging_.send(stream);
-  embed_tokens(stream);
+  embed_tokens(stream, listener);
   pending_ = false;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+    if (s.norms_after) {
+      block_with_norms_after(stream, layer, cache.layer(layer), listener);
+      continue;
+    }
     const float* x = block_input(stream, w.attention_norm, m_);
     attention_block(stream, layer, x, cache.layer(layer), listener, delta_);
     if (s.parallel) {
@@ -190,13 +195,36 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
     }
     pending_ = true;
   }
-  return block_input(stream, decoder_->final_norm, m_);
+  const float* last = block_input(stream, decoder_->final_norm, m_);
+  if (!s.has(Part::kProjectOut)) return last;
+  const LinearOutput out[] = {{&decoder_->project_out, narrow_, s.width()}};
+  apply(stream, out, last, s.hidden, m_);
+  tell(stream, listener, decoder_->project_out, narrow_, m_);
+  return narrow_;
+}
+
+void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
+                                    const Listener& listener) {
+  const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
+  const int64_t hidden = decoder_->spec.hidden;
+  attention_block(stream, layer, x_, cache, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
+  normalize(stream, w.attention_norm, x_, x_, m_, hidden);
+  ffn_block(stream, layer, x_, listener, delta_);
+  kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
+  normalize(stream, w.ffn_norm, x_, x_, m_, hidden);
 }
 
 // x_ = the tokens' embeddings.
-void Runner::embed_tokens(device::Stream& stream) {
+void Runner::embed_tokens(device::Stream& stream, const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
-  kernels::look_up(stream, decoder_->embedding.weight, ids_, x_, placed_ids_);
+  const bool narrow = s.has(Part::kProjectIn);
+  kernels::look_up(stream, decoder_->embedding.weight, ids_, narrow ? narrow_ : x_, placed_ids_);
+  if (narrow) {
+    const LinearOutput in[] = {{&decoder_->project_in, x_, s.hidden}};
+    apply(stream, in, narrow_, s.width(), m_);
+    tell(stream, listener, decoder_->project_in, x_, m_);
+  }
   if (s.embedding_scale != 1) kernels::scale_by(stream, ops_, s.embedding_scale, x_, m_ * s.hidden);
   if (!s.has(Part::kPositions)) return;
   kernels::look_up(stream, decoder_->positions.weight, position_ids_, normed_,
@@ -343,7 +371,7 @@ void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x,
 void Runner::logits(device::Stream& stream, const float* hidden, int64_t m, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const LinearOutput head[] = {{&decoder_->head(), out, s.vocab}};
-  apply(stream, head, hidden, s.hidden, m);
+  apply(stream, head, hidden, s.width(), m);
   if (s.logit_scale != 1) kernels::scale_by(stream, ops_, s.logit_scale, out, m * s.vocab);
   if (s.logit_soft_cap > 0) kernels::soft_cap(stream, ops_, s.logit_soft_cap, out, m * s.vocab);
 }

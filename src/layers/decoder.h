@@ -25,6 +25,7 @@ namespace nibble::layers {
 // The tensors of a decoder by their part, in the order a token meets them.
 enum class Part : uint8_t {
   kEmbedding,
+  kProjectIn,  // of embeddings that are narrower than the rest (opt-350m)
   kPositions,  // learned positions (OPT)
   kAttentionNorm,
   kQ,
@@ -42,6 +43,7 @@ enum class Part : uint8_t {
   kDown,
   kPostFfnNorm,
   kFinalNorm,
+  kProjectOut,  // back to the width of the embeddings
   kLmHead,
   kCount,
 };
@@ -74,17 +76,19 @@ enum class QkvOrder : uint8_t { kParts, kHeads };
 //   x += residual_scale * down(activation(gate(n2 x)) * up(n2 x))
 //
 // Which norms there are, whether projections are fused and whether the MLP has a gate is said by
-// the names: see PartNames.
+// the names: see PartNames. With norms_after, x = n1(x + o(...)), x = n2(x + down(...)) instead.
 struct DecoderSpec {
   std::string architecture;
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  int64_t max_positions = 0;  // max_position_embeddings
-  int64_t context = 0;        // tokens the model is made for, rope_scaling included
+  int64_t embedding_width = 0;  // of the embedding and the head, if not `hidden`
+  int64_t max_positions = 0;    // max_position_embeddings
+  int64_t context = 0;          // tokens the model is made for, rope_scaling included
 
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-6f;
   bool norm_bias = false;
   bool norm_adds_one = false;      // the stored weights are w - 1 (Gemma)
+  bool norms_after = false;        // of a block's sum, not of its input (opt-350m)
   bool qk_norm_whole_row = false;  // q and k are normalized over all heads at once, not one by one
 
   float attention_scale = 1.0f;
@@ -112,6 +116,7 @@ struct DecoderSpec {
   std::vector<std::string> notes;
 
   bool has(Part part) const { return !names[part].empty(); }
+  int64_t width() const { return embedding_width != 0 ? embedding_width : hidden; }
   std::string module(Part part, int64_t layer = 0) const;
 };
 
@@ -123,7 +128,7 @@ struct DeclaredLinear {
   bool bias;
   std::vector<int64_t> parts;  // outputs of each part of a fused one
 };
-// Embedding, positions and lm_head are not among them.
+// Embedding, positions, lm_head and the projections beside them are not among them.
 std::vector<DeclaredLinear> declared_linears(const DecoderSpec& spec);
 
 // A norm that the spec asks for: a weight of `size` floats, and a bias if spec.norm_bias.
@@ -166,8 +171,9 @@ struct CacheFormat {
 // A model after loading.
 struct Decoder {
   DecoderSpec spec;
-  Linear embedding;  // (vocab, hidden)
-  Linear positions;  // (rows, hidden); empty without learned positions
+  Linear embedding;                // (vocab, width())
+  Linear project_in, project_out;  // (hidden, width()) and back, or empty
+  Linear positions;                // (rows, hidden); empty without learned positions
   std::vector<DecoderLayer> layers;
   Norm final_norm;  // (hidden)
   Linear lm_head;   // empty when spec.tied_embeddings
@@ -211,8 +217,8 @@ class Runner {
   static Result<Runner> create(const Decoder& decoder, kernels::Ops ops);
 
   // Tokens at positions [cache.length(), + m), ids in range. Appends their keys and values to the
-  // cache and returns the final hidden states (m, hidden), the stream's, valid until the next call.
-  // `length` is the length of the whole sequence this batch is part of (see
+  // cache and returns the final hidden states (m, width()), the stream's, valid until the next
+  // call. `length` is the length of the whole sequence this batch is part of (see
   // kernels::Rope::frequencies).
   Result<const float*> forward(device::Stream& stream, std::span<const int32_t> tokens,
                                int64_t length, DecoderCache& cache, const Listener& listener = {});
@@ -225,7 +231,7 @@ class Runner {
   const float* run(device::Stream& stream, DecoderCache& cache, const Listener& listener = {});
   void sent(device::Stream& stream) { staging_.sent(stream); }
 
-  // logits (m, vocab) of hidden states (m, hidden), to the stream's memory.
+  // logits (m, vocab) of hidden states (m, width()), to the stream's memory.
   void logits(device::Stream& stream, const float* hidden, int64_t m, float* out);
 
  private:
@@ -233,7 +239,9 @@ class Runner {
          std::optional<kernels::Rope> window_rope);
   Result<void> reserve(device::Stream& stream, int64_t m);
   Result<void> stage(device::Stream& stream, std::span<const int32_t> tokens, int64_t length);
-  void embed_tokens(device::Stream& stream);
+  void embed_tokens(device::Stream& stream, const Listener& listener);
+  void block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
+                              const Listener& listener);
   const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
                  int64_t width);
@@ -261,6 +269,7 @@ class Runner {
   const int32_t* placed_position_ = nullptr;  // on a CPU nobody reads it
   int64_t capacity_ = 0;                      // rows the buffers below hold
   device::Memory memory_;    // one allocation, cut into the following, each (capacity, ...)
+  float* narrow_ = nullptr;  // width(), where it is not hidden
   float* x_ = nullptr;       // hidden: the residual stream
   float* normed_ = nullptr;  // hidden
   float* delta_ = nullptr;   // hidden: what the last block adds; `pending_` until it was added

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <deque>
+#include <future>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/number.h"
@@ -50,26 +53,84 @@ struct Loaded {
   device::Floats bias;
 };
 
-Result<Loaded> dummy_module(const PlannedModule& module, device::Stream& stream, uint64_t seed) {
-  const kernels::MatmulProblem& p = module.problem;
-  NIBBLE_ASSIGN(tensor::QuantizedWeight weight, dummy_weight(p.weight, p.n, p.k, seed));
-  Loaded out;
-  NIBBLE_ASSIGN(out.weight, kernels::pack(weight, module.choice, stream));
-  if (module.declared.bias) {
-    const std::vector<float> zeros(static_cast<size_t>(p.n), 0.0f);
-    NIBBLE_ASSIGN(out.bias, device::Floats::place(stream, zeros));
-  }
-  return out;
-}
+// The canonical weights of the planned modules, in their order. For a card the next ones are made
+// by threads of their own while the last one is packed and sent; a CPU has no use for its cores
+// meanwhile, and keeps to one.
+class CanonicalWeights {
+ public:
+  CanonicalWeights(Checkpoint& checkpoint, const LoadPlan& plan, bool dummy, bool ahead)
+      : checkpoint_(checkpoint), plan_(plan), dummy_(dummy), ahead_(ahead) {}
 
-Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module,
-                           device::Stream& stream) {
+  // Of the module after the last one. Errors name the layer.
+  Result<tensor::QuantizedWeight> next() {
+    begin_more();
+    Begun first = std::move(begun_.front());
+    begun_.pop_front();
+    bytes_ -= first.bytes;
+    return first.weight.get();
+  }
+
+ private:
+  struct Begun {
+    std::future<Result<tensor::QuantizedWeight>> weight;
+    int64_t bytes;
+  };
+
+  void begin_more() {
+    constexpr size_t kMostModules = 8;
+    constexpr int64_t kMostBytes = int64_t{1} << 30;  // of codes, unpacked
+    while (at_ < plan_.modules.size() && begun_.size() < (ahead_ ? kMostModules : 1)) {
+      const PlannedModule& module = plan_.modules[at_];
+      const int64_t bytes =
+          module.declared.n * module.declared.k * tensor::code_bytes(module.problem.weight.element);
+      if (!begun_.empty() && bytes_ + bytes > kMostBytes) return;
+      const auto make = [this, &module, seed = uint64_t{at_}] { return weight_of(module, seed); };
+      begun_.push_back({begin(make), bytes});
+      bytes_ += bytes;
+      ++at_;
+    }
+  }
+
+  // Deferred is by next(), in its thread; also where the system gives no more threads.
+  template <class Make>
+  std::future<Result<tensor::QuantizedWeight>> begin(const Make& make) const {
+    try {
+      return std::async(ahead_ ? std::launch::async : std::launch::deferred, make);
+    } catch (const std::system_error&) {
+      return std::async(std::launch::deferred, make);
+    }
+  }
+
+  Result<tensor::QuantizedWeight> weight_of(const PlannedModule& module, uint64_t seed) const {
+    if (!dummy_) return canonical_weight(checkpoint_, module);
+    const kernels::MatmulProblem& p = module.problem;
+    return dummy_weight(p.weight, p.n, p.k, seed);
+  }
+
+  Checkpoint& checkpoint_;
+  const LoadPlan& plan_;
+  bool dummy_;
+  bool ahead_;
+  size_t at_ = 0;  // the next to begin
+  int64_t bytes_ = 0;
+  std::deque<Begun> begun_;  // a future waits for its thread where it ends
+};
+
+Result<Loaded> load_module(Checkpoint& checkpoint, const PlannedModule& module, bool dummy,
+                           CanonicalWeights& weights, device::Stream& stream) {
   Loaded out;
   {
-    NIBBLE_ASSIGN(tensor::QuantizedWeight weight, canonical_weight(checkpoint, module));
+    NIBBLE_ASSIGN(const tensor::QuantizedWeight weight, weights.next());
     auto packed = kernels::pack(weight, module.choice, stream);
     if (!packed) return in_layer(module, std::move(packed).error());
     out.weight = std::move(*packed);
+  }
+  if (dummy) {
+    if (module.declared.bias) {
+      const std::vector<float> zeros(static_cast<size_t>(module.declared.n), 0.0f);
+      NIBBLE_ASSIGN(out.bias, device::Floats::place(stream, zeros));
+    }
+    return out;
   }
   for (const PlannedTensor& t : module.tensors) {
     if (t.spec.slot != quant::Slot::kBias) continue;
@@ -102,6 +163,10 @@ void place(Decoder& decoder, const PlannedModule& module, Loaded loaded) {
     decoder.embedding = std::move(linear);
   } else if (module.part == Part::kPositions) {
     decoder.positions = std::move(linear);
+  } else if (module.part == Part::kProjectIn) {
+    decoder.project_in = std::move(linear);
+  } else if (module.part == Part::kProjectOut) {
+    decoder.project_out = std::move(linear);
   } else if (module.part == Part::kLmHead) {
     decoder.lm_head = std::move(linear);
   } else {
@@ -164,10 +229,9 @@ Result<Decoder> fill(Checkpoint& checkpoint, LoadPlan& plan, const FillOptions& 
     }
   }
   uint64_t done = 0;
+  CanonicalWeights weights(checkpoint, plan, options.dummy, stream.cuda() != nullptr);
   for (const PlannedModule& module : plan.modules) {
-    const auto seed = static_cast<uint64_t>(&module - plan.modules.data());
-    NIBBLE_ASSIGN(Loaded loaded, options.dummy ? dummy_module(module, stream, seed)
-                                               : load_module(checkpoint, module, stream));
+    NIBBLE_ASSIGN(Loaded loaded, load_module(checkpoint, module, options.dummy, weights, stream));
     place(decoder, module, std::move(loaded));
     done += module.bytes_disk;
     if (progress && !progress(module.declared.module, done, total)) {

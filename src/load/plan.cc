@@ -7,8 +7,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kernels/cuda/plan.h"
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
+#include "load/override.h"
+#include "load/plan_notes.h"
 #include "models/architecture.h"
 
 namespace nibble::load {
@@ -52,53 +55,6 @@ Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info)
   return {};
 }
 
-// Where the key of an --override stands. The rope keys are read from rope_scaling or, in newer
-// configs, rope_parameters, where they outrank those of the same name at the top (models/rope.cc).
-// Error: one of them for each kind of layer.
-Result<std::string> place_of(const base::Json& config, const std::string& key) {
-  if (key != "rope_theta" && key != "partial_rotary_factor") return key;
-  const base::Json* scaling = config.find_set("rope_scaling");
-  const base::Json* newer = config.find_set("rope_parameters");
-  if (newer != nullptr && newer->find_set("full_attention") != nullptr) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("--override {}: rope_parameters has one for each kind of layer; "
-                            "say rope_parameters.full_attention.{} or "
-                            "rope_parameters.sliding_attention.{}",
-                            key, key, key));
-  }
-  if (scaling != nullptr && scaling->is_object() && !scaling->as_object().empty()) {
-    return scaling->find_set(key) != nullptr ? "rope_scaling." + key : key;
-  }
-  return newer != nullptr && newer->is_object() ? "rope_parameters." + key : key;
-}
-
-// Sets a key; the value is JSON, or else a string. "a.b" reaches into objects.
-Result<void> apply_override(base::Json& config, std::string_view key, const std::string& text) {
-  const size_t dot = key.find('.');
-  if (dot == std::string_view::npos) {
-    auto parsed = base::parse_json(text, "--override");
-    config.set(std::string(key), parsed ? std::move(*parsed) : base::Json(text));
-    return {};
-  }
-  const std::string head(key.substr(0, dot));
-  const base::Json* inner = config.find(head);
-  base::Json child = inner != nullptr ? *inner : base::Json::object();
-  if (!child.is_object()) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("--override {}: {} is {}, not an object", key, head, child.describe()));
-  }
-  NIBBLE_TRY(apply_override(child, key.substr(dot + 1), text));
-  config.set(head, std::move(child));
-  return {};
-}
-
-// The value at "a.b", or nullptr.
-const base::Json* find_path(const base::Json& config, std::string_view key) {
-  const size_t dot = key.find('.');
-  const base::Json* found = config.find(key.substr(0, dot));
-  return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
-}
-
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const PlanOptions& options)
@@ -112,7 +68,11 @@ class Planner {
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
     plan_modules();
+    note_weight_only();
     tell_failed();
+    append(plan_.notes, list_notes_.sentences());
+    append(plan_.notes, notes_on_calls(plan_.modules));
+    append(plan_.notes, notes_on_products(plan_.modules, options_.hardware));
     check_requested();
     plan_vectors();
     plan_cache();
@@ -308,11 +268,6 @@ class Planner {
     plan_.claims = source_.dictionary == nullptr
                        ? (facts.gguf ? "a GGUF file" : "no quantization")
                        : fmt::format("{} ({})", source_.method, source_.where);
-    if (const quant::Scheme* asked = quant::find_scheme(options_.quantization);
-        asked != nullptr && asked != scheme) {
-      plan_.notes.push_back(fmt::format("--quantization {}: the checkpoint is {}, and is read so",
-                                        options_.quantization, scheme->name));
-    }
     append(plan_.notes, quantization_->notes);
     append(plan_.warnings, source_.warnings);
     append(plan_.warnings, quantization_->warnings);
@@ -347,14 +302,16 @@ class Planner {
           part == Part::kEmbedding || part == Part::kPositions || part == Part::kLmHead;
       add_module(part, layer, {spec.module(part, layer), n, k, bias, std::move(parts), vocabulary});
     };
-    add(Part::kEmbedding, 0, spec.vocab, spec.hidden, false);
+    add(Part::kEmbedding, 0, spec.vocab, spec.width(), false);
+    if (spec.has(Part::kProjectIn)) add(Part::kProjectIn, 0, spec.hidden, spec.width(), false);
     if (spec.has(Part::kPositions)) {
       add(Part::kPositions, 0, spec.max_positions + spec.first_position, spec.hidden, false);
     }
     for (const layers::DeclaredLinear& l : layers::declared_linears(spec)) {
       add(l.part, l.layer, l.n, l.k, l.bias, l.parts);
     }
-    if (separate_head) add(Part::kLmHead, 0, spec.vocab, spec.hidden, spec.head_bias);
+    if (spec.has(Part::kProjectOut)) add(Part::kProjectOut, 0, spec.width(), spec.hidden, false);
+    if (separate_head) add(Part::kLmHead, 0, spec.vocab, spec.width(), spec.head_bias);
   }
 
   // A head that is stored is used, also beside `tie_word_embeddings: true`: evidence beats claim,
@@ -377,7 +334,9 @@ class Planner {
   }
 
   void add_module(Part part, int64_t layer, quant::LinearLayer declared) {
-    auto module = plan_module(declared, *quantization_, lookup_, options_);
+    auto listed = quantization_->listed(declared);
+    auto module = listed ? plan_module(declared, *quantization_, lookup_, options_)
+                         : Result<PlannedModule>(fail(std::move(listed).error()));
     if (!module) {
       plan_.failed.emplace_back(declared.module, module.error().message);
       // Its tensors are not "unused": what is wrong with them has just been said.
@@ -396,7 +355,25 @@ class Planner {
         if (undeclared_biases_++ == 0) first_undeclared_bias_ = t.info->name;
       }
     }
+    list_notes_.compare(*listed, declared.module, module->method->scheme() != "unquantized");
     plan_.modules.push_back(std::move(*module));
+  }
+
+  // Where the chooser leaves inputs alone that the checkpoint wants rounded, and nobody asked for
+  // it.
+  void note_weight_only() {
+    using Type = tensor::ActivationFormat::Type;
+    if (options_.policy.activation == kernels::ActivationChoice::kFloat) return;
+    const auto count =
+        std::count_if(plan_.modules.begin(), plan_.modules.end(), [](const PlannedModule& m) {
+          return m.problem.activation.type != Type::kFloat &&
+                 m.choice.activation.type == Type::kFloat;
+        });
+    if (count == 0) return;
+    plan_.notes.push_back(fmt::format(
+        "{} has no FP8 products (compute capability 8.9): the inputs of {} layers with FP8 weights "
+        "stay floats; --precision exact rounds them as the checkpoint says",
+        options_.hardware.gpu->name, count));
   }
 
   // A sentence for each module that cannot be planned; modules with the same trouble share one.
@@ -555,6 +532,7 @@ class Planner {
          {".attn.bias", ".attention.bias", ".self_attn.bias", ".masked_bias"}) {
       if (name.ends_with(buffer)) return "a causal mask that older tools saved";
     }
+    if (quant::holds_nothing(info)) return "it has no elements: its layer has nothing of the kind";
     return quantization_->unused_reason(info);
   }
 
@@ -575,6 +553,7 @@ class Planner {
   std::unordered_set<const TensorInfo*> used_;
   size_t known_unused_ = 0;  // of used_
   std::vector<std::string> blamed_;
+  ListNotes list_notes_;
   int64_t undeclared_biases_ = 0;
   std::string first_undeclared_bias_;
 };
@@ -594,12 +573,15 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
   for (quant::WeightSpec& spec : out.method->create_weights()) {
     const std::string name = layer.module + "." + spec.suffix;
     const TensorInfo* info = tensors.find(name);
-    if (info == nullptr) {
+    const bool empty = info != nullptr && quant::holds_nothing(*info);
+    if (info == nullptr || empty) {
       if (!spec.required) continue;
       return fail(ErrorCode::kCorrupt,
-                  fmt::format("the checkpoint has no tensor {}, without which {} weights cannot be "
-                              "read",
-                              name, out.method->scheme()));
+                  fmt::format("{}, without which {} weights cannot be read",
+                              empty ? fmt::format("{} {} holds nothing", name,
+                                                  tensor::to_string(info->shape))
+                                    : fmt::format("the checkpoint has no tensor {}", name),
+                              out.method->scheme()));
     }
     if (spec.slot != quant::Slot::kUnused) {
       NIBBLE_TRY(check_tensor(spec, *info));

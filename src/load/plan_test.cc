@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
+#include "kernels/cuda/products.h"
 #include "load/fill.h"
 #include "load/split.h"
 
@@ -132,6 +135,27 @@ TEST(plan, a_bias_that_is_stored_but_not_declared_is_used_and_said) {
   EXPECT_EQ(decoder->layers[0].k.bias.size(), 4u);
 }
 
+TEST(plan, fp8_layers_on_a_card_without_fp8_are_weight_only_and_a_note_says_so) {
+  auto checkpoint =
+      Checkpoint::open(std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/fp8/tensor_dynamic");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+  PlanOptions options;
+  options.hardware.gpu = device::Gpu{.name = "NVIDIA A100", .major = 8, .minor = 0};
+  const std::string note =
+      "NVIDIA A100 has no FP8 products (compute capability 8.9): the inputs of 7 layers with FP8 "
+      "weights stay floats; --precision exact rounds them as the checkpoint says";
+  const auto said = [&] {
+    auto plan = make_plan(*checkpoint, options);
+    return plan && std::count(plan->notes.begin(), plan->notes.end(), note) == 1;
+  };
+  EXPECT_TRUE(said());
+  options.policy.precision = kernels::Precision::kExact;
+  EXPECT_FALSE(said());
+  options.policy.precision = kernels::Precision::kFast;
+  options.hardware.gpu->minor = 9;
+  EXPECT_FALSE(said());
+}
+
 TEST(plan, a_card_that_is_too_old_for_the_dialect_is_refused_with_what_helps) {
   TempFolder folder;
   write(folder, config(""), tiny_llama());
@@ -147,6 +171,150 @@ TEST(plan, a_card_that_is_too_old_for_the_dialect_is_refused_with_what_helps) {
   p = planned(folder, options);
   ASSERT_TRUE(p) << p.error().message;
   EXPECT_EQ(p->plan.problems, Sentences{});
+}
+
+// A Llama whose q_proj and up_proj are FP8, or all of whose projections are floats.
+std::vector<Stored> with_fp8(bool quantized) {
+  std::vector<Stored> out = tiny_llama();
+  const size_t count = out.size();
+  for (size_t i = 0; i < count && quantized; ++i) {
+    const std::string module = out[i].name.substr(0, out[i].name.rfind('.'));
+    if (!module.ends_with("q_proj") && !module.ends_with("up_proj")) continue;
+    out[i].dtype = DType::kE4M3;
+    out.push_back({module + ".weight_scale", {}, DType::kF32});
+  }
+  return out;
+}
+
+TEST(plan, where_a_list_contradicts_what_is_stored_it_is_told) {
+  TempFolder folder;
+  write(folder,
+        config(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+                    "ignored_layers": ["mlp", "self_attn.q_proj", "k_proj"]}, )"),
+        with_fp8(true));
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  const std::string list = "config.json: quantization_config: ignored_layers: ";
+  EXPECT_EQ(p->plan.notes,
+            (Sentences{list + "\"self_attn.q_proj\" leaves alone model.layers.0.self_attn.q_proj, "
+                              "but what is stored counts: codes, which run quantized",
+                       list + "\"mlp\" leaves alone model.layers.0.mlp.up_proj, but what is stored "
+                              "counts: codes, which run quantized"}));
+  write(
+      folder,
+      config(R"("quantization_config": {"quant_method": "compressed-tensors", "ignore": ["lm_head"],
+                    "config_groups": {"group_0": {"targets": ["re:.*mlp.*", "q_proj"],
+                      "weights": {"num_bits": 8, "type": "float"}}}}, )"),
+      with_fp8(false));
+  p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  const std::string targets = "config.json: quantization_config: config_groups: targets: ";
+  EXPECT_EQ(
+      p->plan.notes,
+      (Sentences{targets + "\"q_proj\" quantizes model.layers.0.self_attn.q_proj, but what is "
+                           "stored counts: plain floats, which stay so",
+                 targets + "\"re:.*mlp.*\" quantizes model.layers.0.mlp.gate_proj and 2 more, "
+                           "but what is stored counts: plain floats, which stay so"}));
+}
+
+TEST(plan, scales_of_a_whole_call_are_told) {
+  TempFolder folder;
+  write(folder, config(R"("quantization_config": {"quant_method": "compressed-tensors",
+                    "config_groups": {"group_0": {"targets": ["q_proj", "up_proj"],
+                      "weights": {"num_bits": 8, "type": "float"},
+                      "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor",
+                                            "dynamic": true}}}}, )"),
+        with_fp8(true));
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  EXPECT_EQ(p->plan.notes,
+            Sentences{"the inputs of 2 layers are e4m3 tensor, which is found over all tokens that "
+                      "are run together: the same text may give other numbers in other pieces"});
+}
+
+TEST(plan, tensors_of_no_elements_count_as_absent) {
+  TempFolder folder;
+  auto tensors = with_fp8(true);
+  tensors.push_back({"model.layers.0.self_attn.q_proj.input_scale", {0}, DType::kF32});
+  tensors.push_back({"model.layers.0.mlp.up_proj.bias", {0}});
+  tensors.push_back({"model.layers.0.mlp.up_proj.g_idx", {0}, DType::kS32});
+  const std::string fp8 =
+      R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}, )";
+  write(folder, config(fp8), tensors);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  ASSERT_EQ(p->plan.unused.size(), 3u);
+  for (const UnusedTensor& t : p->plan.unused) {
+    EXPECT_EQ(t.reason, "it has no elements: its layer has nothing of the kind") << t.name;
+  }
+  // Those of symmetric GPTQ weights: 4 bits, one group.
+  std::vector<Stored> gptq = tiny_llama();
+  const std::string q = "model.layers.0.self_attn.q_proj.";
+  for (Stored& t : gptq) {
+    if (t.name == q + "weight") t = {q + "qweight", {1, 8}, DType::kS32};
+  }
+  gptq.push_back({q + "scales", {1, 8}, DType::kF16});
+  gptq.push_back({q + "qzeros", {1, 0}, DType::kS32});
+  gptq.push_back({q + "g_idx", {0}, DType::kS32});
+  write(folder,
+        config(R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1,
+                    "desc_act": false, "sym": true}, )"),
+        gptq);
+  p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  EXPECT_EQ(p->plan.unused.size(), 2u);
+  // One that cannot be absent is named.
+  tensors.back() = {"model.norm.bias", {0}};
+  for (Stored& t : tensors) {
+    if (t.name.ends_with("o_proj.weight")) t.shape = {0};
+  }
+  write(folder, config(fp8), tensors);
+  p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems,
+            Sentences{"layer model.layers.0.self_attn.o_proj: "
+                      "model.layers.0.self_attn.o_proj.weight (0) holds nothing, without which "
+                      "unquantized weights cannot be read"});
+}
+
+TEST(plan, what_a_card_multiplies_another_way_is_told) {
+  TempFolder folder;
+  write(
+      folder,
+      config(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}, )"),
+      with_fp8(true));
+  const auto notes_on = [&](int major, int minor, kernels::Precision precision) {
+    PlanOptions options;
+    options.policy.precision = precision;
+    options.hardware.gpu = device::Gpu{.name = "a card", .major = major, .minor = minor};
+    auto p = planned(folder, options);
+    return p ? p->plan.notes : Sentences{p.error().message};
+  };
+  constexpr auto kFast = kernels::Precision::kFast;
+  constexpr auto kExact = kernels::Precision::kExact;
+  EXPECT_EQ(notes_on(9, 0, kFast), Sentences{});
+  EXPECT_EQ(notes_on(8, 9, kFast), Sentences{});
+  const std::string weight_only =
+      "a card has no FP8 products (compute capability 8.9): the inputs of 2 layers with FP8 "
+      "weights "
+      "stay floats; --precision exact rounds them as the checkpoint says";
+  EXPECT_EQ(notes_on(8, 0, kFast), Sentences{weight_only});
+  EXPECT_EQ(notes_on(8, 0, kExact),
+            Sentences{"FP8 products need compute capability 8.9, and a card has 8.0: "
+                      "2 layers are multiplied as bf16, their inputs rounded to FP8 "
+                      "before"});
+  EXPECT_EQ(notes_on(7, 5, kFast),
+            (Sentences{weight_only,
+                       "bf16 products need compute capability 8.0, and a card has 7.5: 9 layers "
+                       "are multiplied as float32"}));
+  // NVFP4's inputs: no card before Blackwell.
+  tensor::ActivationFormat fp4{.type = tensor::ActivationFormat::Type::kE2M1};
+  EXPECT_EQ(kernels::native_product(fp4).major, 10);
 }
 
 TEST(plan, an_override_of_rope_theta_reaches_rope_parameters) {

@@ -23,7 +23,8 @@ struct Family {
   std::string_view partial_key = "partial_rotary_factor";
   // Most families turn whole heads and have no use for the partial key.
   bool partial_rotary = false;
-  bool rotary = true;  // false: no rope keys are read (learned positions)
+  bool rotary = true;             // false: no rope keys are read (learned positions)
+  bool yarn_is_longrope = false;  // its first configs called longrope so
 
   int64_t vocab = 0;     // 0: the key is required; so with the following
   int64_t kv_heads = 0;  // 0: as many as there are query heads

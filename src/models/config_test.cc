@@ -290,14 +290,41 @@ TEST(gemma3, old_and_new_keys_give_both_ropes) {
   EXPECT_EQ(bare.window_rope->theta, 1e4);
 }
 
+TEST(opt, narrow_embeddings_are_projected_and_norms_may_stand_behind) {
+  const std::string keys = R"("ffn_dim": 128, )";
+  const auto usual = spec_of(small("OPTForCausalLM", keys + R"("word_embed_proj_dim": 64,)"));
+  EXPECT_EQ(usual.width(), 64);
+  EXPECT_FALSE(usual.has(layers::Part::kProjectIn));
+  EXPECT_TRUE(usual.has(layers::Part::kFinalNorm));
+  const auto narrow = spec_of(small("OPTForCausalLM", keys + R"("word_embed_proj_dim": 32,
+      "do_layer_norm_before": false,)"));
+  EXPECT_EQ(narrow.width(), 32);
+  EXPECT_EQ(narrow.module(layers::Part::kProjectOut), "model.decoder.project_out");
+  EXPECT_TRUE(narrow.norms_after);
+  EXPECT_FALSE(narrow.has(layers::Part::kFinalNorm));
+  const auto old = spec_of(small("OPTForCausalLM", keys + R"("_remove_final_layer_norm": true,)"));
+  EXPECT_FALSE(old.norms_after);
+  EXPECT_FALSE(old.has(layers::Part::kFinalNorm));
+}
+
 TEST(opt, variants_that_no_field_says_are_refused) {
   const std::string keys = R"("ffn_dim": 128, )";
-  EXPECT_EQ(refusal_of(small("OPTForCausalLM", keys + R"("word_embed_proj_dim": 32,)")),
-            "config.json: word_embed_proj_dim: expected hidden_size (64), found 32: the "
-            "projections of the embedding (project_in, project_out) are not supported");
-  EXPECT_EQ(refusal_of(small("OPTForCausalLM", keys + R"("do_layer_norm_before": false,)")),
-            "config.json: do_layer_norm_before: false is not supported");
+  EXPECT_EQ(
+      refusal_of(small("OPTForCausalLM", keys + R"("layer_norm_elementwise_affine": false,)")),
+      "config.json: layer_norm_elementwise_affine: false is not supported");
   EXPECT_EQ(refusal_of(small("OPTForCausalLM")), "config.json: key \"ffn_dim\" is missing");
+}
+
+// As transformers reads them: its first configs had other names for it.
+TEST(phi3, su_and_yarn_are_longrope) {
+  for (const char* type : {"longrope", "su", "yarn"}) {
+    const auto spec =
+        spec_of(small("Phi3ForCausalLM",
+                      std::string(R"("rope_scaling": {"type": ")") + type +
+                          R"(", "short_factor": [1, 2, 3, 4], "long_factor": [4, 3, 2, 1]},)"));
+    EXPECT_EQ(spec.rope.type, kernels::RopeType::kLongRope) << type;
+    EXPECT_EQ(spec.rope.long_factor, (std::vector<double>{4, 3, 2, 1}));
+  }
 }
 
 TEST(phi3, knows_longrope_alone) {

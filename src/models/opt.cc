@@ -3,6 +3,9 @@
 //   x  = embed(token) + positions[i + 2]
 //   x += out_proj(attention(q(n1 x), k(n1 x), v(n1 x)))
 //   x += fc2(relu(fc1(n2 x)))
+//
+// opt-350m has its norms behind the sums, none at the end, and narrower embeddings, which
+// project_in and project_out join to the rest.
 #include <fmt/format.h>
 
 #include "models/architecture.h"
@@ -14,26 +17,23 @@ using layers::Part;
 
 namespace {
 
-// The shapes of opt-350m and of old fine-tunes, which no field of the spec says.
-Result<void> refuse_variants(const base::Json& config, const layers::DecoderSpec& spec) {
-  NIBBLE_ASSIGN(const int64_t width, config.get_int_or("word_embed_proj_dim", spec.hidden));
+// The shape of opt-350m, and what old fine-tunes lack.
+Result<void> read_variants(const base::Json& config, layers::DecoderSpec& spec) {
+  NIBBLE_ASSIGN(const int64_t width, get_size_or(config, "word_embed_proj_dim", spec.hidden));
   if (width != spec.hidden) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: word_embed_proj_dim: expected hidden_size ({}), found {}: the "
-                            "projections of the embedding (project_in, project_out) are not "
-                            "supported",
-                            config.where(), spec.hidden, width));
+    spec.embedding_width = width;
+    spec.names[Part::kProjectIn] = "model.decoder.project_in";
+    spec.names[Part::kProjectOut] = "model.decoder.project_out";
   }
-  const std::pair<const char*, bool> expected[] = {{"do_layer_norm_before", true},
-                                                   {"layer_norm_elementwise_affine", true},
-                                                   {"_remove_final_layer_norm", false}};
-  for (const auto& [key, value] : expected) {
-    NIBBLE_ASSIGN(const bool found, config.get_bool_or(key, value));
-    if (found == value) continue;
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: {}: {} is not supported", config.where(), key, found));
-  }
-  return {};
+  NIBBLE_ASSIGN(const bool before, config.get_bool_or("do_layer_norm_before", true));
+  NIBBLE_ASSIGN(const bool removed, config.get_bool_or("_remove_final_layer_norm", false));
+  spec.norms_after = !before;
+  if (!before || removed) spec.names[Part::kFinalNorm].clear();
+  NIBBLE_ASSIGN(const bool affine, config.get_bool_or("layer_norm_elementwise_affine", true));
+  if (affine) return {};
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: layer_norm_elementwise_affine: false is not supported", config.where()));
 }
 
 }  // namespace
@@ -49,7 +49,6 @@ Result<layers::DecoderSpec> opt(const base::Json& config) {
                                      .norm_eps = 1e-5,
                                      .activation = "relu",
                                      .tied = true}));
-  NIBBLE_TRY(refuse_variants(config, spec));
   NIBBLE_ASSIGN(const bool bias, config.get_bool_or("enable_bias", true));
   spec.norm = layers::NormKind::kLayer;
   spec.norm_bias = true;
@@ -68,6 +67,7 @@ Result<layers::DecoderSpec> opt(const base::Json& config) {
                 {Part::kDown, "model.decoder.layers.{}.fc2"},
                 {Part::kFinalNorm, "model.decoder.final_layer_norm"},
                 {Part::kLmHead, "lm_head"}};
+  NIBBLE_TRY(read_variants(config, spec));
   return spec;
 }
 

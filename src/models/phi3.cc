@@ -14,6 +14,7 @@ using layers::Part;
 
 Result<layers::DecoderSpec> phi3(const base::Json& config) {
   NIBBLE_ASSIGN(layers::DecoderSpec spec, read_common(config, {.partial_rotary = true,
+                                                               .yarn_is_longrope = true,
                                                                .vocab = 32064,
                                                                .max_positions = 4096,
                                                                .original_positions = 4096,

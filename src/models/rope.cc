@@ -167,6 +167,8 @@ Result<kernels::RopeConfig> read_rope(const Json& config, const Json* parameters
   }
   if (parameters != nullptr) {
     NIBBLE_ASSIGN(rope.type, rope_type(*parameters));
+    const bool yarn = rope.type == kernels::RopeType::kYarn;
+    if (yarn && family.yarn_is_longrope) rope.type = kernels::RopeType::kLongRope;
   }
   rope.head_dim = static_cast<int>(spec.head_dim);
   NIBBLE_ASSIGN(rope.rotary_dim, rotary_dim(config, parameters, family, rope.type, spec));

@@ -179,7 +179,8 @@ struct NameMatcher::Compiled {
   }
 };
 
-Result<NameMatcher> NameMatcher::compile(std::vector<std::string> rules, std::string where) {
+Result<NameMatcher> NameMatcher::compile(std::vector<std::string> rules, std::string where,
+                                         Says says) {
   auto compiled = std::make_shared<Compiled>();
   compiled->hit = std::vector<std::atomic<bool>>(rules.size());
   compiled->context.reset(pcre2_match_context_create(nullptr));
@@ -203,6 +204,8 @@ Result<NameMatcher> NameMatcher::compile(std::vector<std::string> rules, std::st
     }
   }
   NameMatcher out;
+  out.says_.assign(rules.size(), says);
+  out.only_these_ = says == Says::kOnlyThese;
   out.rules_ = std::move(rules);
   out.where_ = std::move(where);
   out.compiled_ = std::move(compiled);

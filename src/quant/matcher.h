@@ -14,6 +14,7 @@
 // fused name ("qkv_proj", "gate_up_proj") covers its parts.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,15 +25,29 @@
 
 namespace nibble::quant {
 
+// What a rule says of the modules that it names.
+enum class Says : uint8_t {
+  kNothing,    // how they are quantized, or what becomes of their inputs
+  kLeftAlone,  // they are not quantized
+  kQuantized,  // they are
+  kOnlyThese,  // they are, and those that no rule of the list names are not
+};
+
 class NameMatcher {
  public:
   NameMatcher() = default;
   // `where` names the list in messages. A bad regular expression is an error naming the rule.
-  static Result<NameMatcher> compile(std::vector<std::string> rules, std::string where);
+  static Result<NameMatcher> compile(std::vector<std::string> rules, std::string where,
+                                     Says says = Says::kNothing);
 
   // The first rule (in the list's order) that matches the module, as an index; nothing when none
   // does. Remembers hits. The error: a regular expression that takes too many steps on this name.
   Result<std::optional<size_t>> match(std::string_view module) const;
+
+  // One rule may say otherwise than its list.
+  Says says(size_t rule) const { return says_[rule]; }
+  void set_says(size_t rule, Says says) { says_[rule] = says; }
+  bool only_these() const { return only_these_; }
 
   bool empty() const { return rules_.empty(); }
   const std::vector<std::string>& rules() const { return rules_; }
@@ -42,6 +57,8 @@ class NameMatcher {
  private:
   struct Compiled;
   std::vector<std::string> rules_;
+  std::vector<Says> says_;  // of each rule
+  bool only_these_ = false;
   std::string where_;
   std::shared_ptr<const Compiled> compiled_;
 };

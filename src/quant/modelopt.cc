@@ -316,29 +316,48 @@ class StoredLayer {
   bool inverse_ = false;
 };
 
-// What nothing says: an input scale means static activations, and without one they stay floats; but
-// FP8 with a scale per output was written for tokens, and DeepSeek's blocks for groups of 128.
-ActivationFormat likely_activation(Kind kind, const StoredLayer& stored, const Area& area,
-                                   bool input_scale) {
-  switch (kind) {
-    case Kind::kFp8:
-      if (stored.inverse()) return kGroupE4M3;
-      if (input_scale) return kStaticE4M3;
-      return area.n == 1 ? kTokenE4M3 : kFloatInput;
-    case Kind::kW4afp8:
-      return kStaticE4M3;
-    case Kind::kInt8:
-      return input_scale ? kStaticS8 : kFloatInput;
-    case Kind::kInt4:
-      return input_scale ? kStaticE4M3 : kFloatInput;
-    case Kind::kNvfp4:  // groups of 32 are those of W4A8_NVFP4_FP8
-      return !input_scale ? kFloatInput : area.k == 16 ? kNvE2M1 : kStaticE4M3;
-    case Kind::kMxfp8:
-      return kMxE4M3;
-    case Kind::kMxfp4:
-      break;
+// An algorithm that may have written a layer, and what it does to inputs.
+struct Candidate {
+  std::string_view name;
+  ActivationFormat activation;
+};
+
+// The algorithms that store a layer so, the likeliest first; never none. One with static scales
+// stores an input scale; groups of 32 NVFP4 codes are those of W4A8_NVFP4_FP8; DeepSeek's blocks,
+// which W4AFP8 folders have too, were written for groups of 128 inputs.
+std::vector<Candidate> candidates(Kind kind, const StoredLayer& stored, const Area& area,
+                                  bool input_scale) {
+  if (kind == Kind::kW4afp8) return {{"W4AFP8", kStaticE4M3}};
+  std::vector<Candidate> out;
+  if (kind == Kind::kFp8 && stored.inverse())
+    out.push_back({"FP8 in DeepSeek's blocks", kGroupE4M3});
+  for (const bool scaled : {true, false}) {
+    if (scaled && !input_scale) continue;
+    for (const Algorithm& a : kAlgorithms) {
+      const ActivationFormat& x = a.activation;
+      if (a.kind != kind || scaled != (x.is_static || x == kNvE2M1)) continue;
+      if (kind == Kind::kNvfp4 && scaled && (area.k == 16) != (x == kNvE2M1)) continue;
+      if (kind == Kind::kFp8 && !scaled && (area.n == 1) != (x == kTokenE4M3)) continue;
+      out.push_back({a.name, x});
+    }
+    if (!out.empty()) return out;
   }
-  return kMxE2M1;
+  return out;
+}
+
+// What is done to the inputs of a layer for which no algorithm is named.
+Result<ActivationFormat> unnamed_activation(const std::vector<Candidate>& candidates,
+                                            const StoredLayer& stored, std::string_view where,
+                                            ModelOptInputs inputs) {
+  const Candidate& first = candidates.front();
+  for (const Candidate& other : candidates) {
+    if (inputs != ModelOptInputs::kShown || other.activation == first.activation) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} does not name this layer, but it is stored quantized ({}), as {} "
+                            "and {} do it, whose inputs differ; name its algorithm there",
+                            where, stored.text(), first.name, other.name));
+  }
+  return first.activation;
 }
 
 }  // namespace
@@ -409,11 +428,9 @@ std::string difference(const ModelOptSettings& a, const ModelOptSettings& b) {
   return {};
 }
 
-Result<std::unique_ptr<LinearMethod>> modelopt_method(std::string_view scheme,
-                                                      const LinearLayer& layer,
-                                                      const TensorLookup& tensors,
-                                                      const ModelOptAlgo& algo,
-                                                      std::string_view where, bool weight_only) {
+Result<std::unique_ptr<LinearMethod>> modelopt_method(
+    std::string_view scheme, const LinearLayer& layer, const TensorLookup& tensors,
+    const ModelOptAlgo& algo, std::string_view where, ModelOptInputs inputs) {
   const StoredLayer stored(layer, tensors);
   if (stored.plain()) return unquantized_method(layer, tensors);
   NIBBLE_ASSIGN(const Kind kind, stored.kind());
@@ -426,10 +443,14 @@ Result<std::unique_ptr<LinearMethod>> modelopt_method(std::string_view scheme,
   codes.scheme = scheme;
   NIBBLE_ASSIGN(codes.area, stored.area(kind, algo, where));
   const bool input_scale = find_tensor(tensors, layer.module, "input_scale") != nullptr;
-  codes.activation = algorithm != nullptr
-                         ? algorithm->activation
-                         : likely_activation(kind, stored, codes.area, input_scale);
-  if (weight_only) codes.activation = kFloatInput;
+  if (algorithm != nullptr) {
+    codes.activation = algorithm->activation;
+  } else {
+    NIBBLE_ASSIGN(codes.activation,
+                  unnamed_activation(candidates(kind, stored, codes.area, input_scale), stored,
+                                     where, inputs));
+  }
+  if (inputs == ModelOptInputs::kLeftAlone) codes.activation = kFloatInput;
   codes.input_scale_unused = codes.activation == kFloatInput ? "the activations are not quantized"
                                                              : "the activations are dynamic";
   if (find_tensor(tensors, layer.module, "pre_quant_scale") != nullptr) {

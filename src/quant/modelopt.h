@@ -8,6 +8,7 @@
 //                                       "kv_cache_scheme", "config_groups", "quantized_layers"}
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,13 +44,19 @@ Result<ModelOptSettings> read_modelopt(const base::Json& dictionary,
 // "" or the first difference, with both values. What one of the two does not say is no difference.
 std::string difference(const ModelOptSettings& a, const ModelOptSettings& b);
 
+// What becomes of a layer's inputs.
+enum class ModelOptInputs : uint8_t {
+  kNamed,      // as its algorithm says; where none is named, as is likely for what is stored
+  kShown,      // no algorithm is named: as what is stored shows, which must leave no choice
+  kLeftAlone,  // floats, whatever the algorithm says
+};
+
 // The method for a layer. What is stored decides the kind of the weights (plain floats are
-// unquantized); `algo` decides the activations, and must name that kind. An empty name: a layer
-// that no list names; the tensors decide alone, an input scale meaning static activations.
-// `weight_only`: activations stay floats whatever the algorithm says. Errors name the layer, what
-// is stored, what was said, and `where`.
+// unquantized); `algo`, if it has a name, must be of that kind. Errors name the layer, what is
+// stored, what was said, and `where`.
 Result<std::unique_ptr<LinearMethod>> modelopt_method(
     std::string_view scheme, const LinearLayer& layer, const TensorLookup& tensors,
-    const ModelOptAlgo& algo, std::string_view where, bool weight_only = false);
+    const ModelOptAlgo& algo, std::string_view where,
+    ModelOptInputs inputs = ModelOptInputs::kNamed);
 
 }  // namespace nibble::quant

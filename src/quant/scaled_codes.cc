@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "quant/float6.h"
+#include "quant/packed_words.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
@@ -43,6 +45,9 @@ Layout code_layout(Codes codes, int64_t n, int64_t k) {
       return {{n, k / 2}, {0}, {1, 2}};
     case Codes::kNibblesN:
       return {{n / 2, k}, {0, 2}, {1}};
+    case Codes::kE2M3:
+    case Codes::kE3M2:
+      return {{n, k / 4 * 3}, {0}, {1, 4, 3}};
     case Codes::kBlocks:
       break;
   }
@@ -77,6 +82,18 @@ void unpack_nibbles(const TensorView& packed, Codes codes, bool is_signed, int64
       const uint8_t value = along_n ? nibble_of(bytes[i], row) : nibble_of(bytes[i / 2], i);
       to[i] = is_signed ? static_cast<uint8_t>((value ^ 8) - 8) : value;
     }
+  }
+}
+
+bool is_float6(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kE3M2; }
+
+void unpack_float6(const TensorView& packed, Codes codes, int64_t n, int64_t k, uint8_t* code) {
+  const std::array<uint8_t, 64>& held =
+      codes == Codes::kE2M3 ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
+  const int64_t bytes = k / 4 * 3;
+  for (int64_t row = 0; row < n; ++row, code += k) {
+    unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    for (int64_t i = 0; i < k; ++i) code[i] = held[code[i]];
   }
 }
 
@@ -119,6 +136,9 @@ class ScaledCodesMethod : public LinearMethod {
       format.group_n = codes_.area.n;
       format.group_k = codes_.area.k;
     }
+    if (is_float6(codes_.codes) && codes_.area.n == 1 && codes_.area.k == 32) {
+      format.stored_as = codes_.codes == Codes::kE2M3 ? "e2m3g32" : "e3m2g32";
+    }
     return format;
   }
 
@@ -137,6 +157,7 @@ class ScaledCodesMethod : public LinearMethod {
     }
     if (reads_input_scale()) {
       NIBBLE_ASSIGN(out.input_scale, read_input_scale(raw));
+      if (codes_.input_scale_divides) out.input_scale = 1 / out.input_scale;
     }
     return out;
   }
@@ -162,8 +183,12 @@ class ScaledCodesMethod : public LinearMethod {
       return {};
     }
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * out.k)));
-    unpack_nibbles(*weight, codes_.codes, codes_.element == Element::kS4, out.n, out.k,
-                   reinterpret_cast<uint8_t*>(out.code_owner.data()));
+    auto* code = reinterpret_cast<uint8_t*>(out.code_owner.data());
+    if (is_float6(codes_.codes)) {
+      unpack_float6(*weight, codes_.codes, out.n, out.k, code);
+    } else {
+      unpack_nibbles(*weight, codes_.codes, codes_.element == Element::kS4, out.n, out.k, code);
+    }
     out.code = {DType::kU8, {out.n, out.k}, out.code_owner.data(), out.code_owner.size()};
     return {};
   }
@@ -262,6 +287,24 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
+// The power of two that cuts `size` into `count`; 0: there is none, or several.
+int64_t block_of(int64_t size, int64_t count) {
+  for (int64_t block = 2; count > 1 && block < size; block *= 2) {
+    if (ceil_div(size, block) == count) return block;
+  }
+  return 0;
+}
+
+// The blocks of which a scale has so many: powers of two. Where there is one block along N or K,
+// its size is that of the other side. {0, 0}: no such blocks.
+Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale) {
+  if (scale.size() != 2) return {};
+  Area out = {block_of(layer.n, scale[0]), block_of(layer.k, scale[1])};
+  if (out.n == 0 && scale[0] == 1 && out.k >= layer.n) out.n = out.k;
+  if (out.k == 0 && scale[1] == 1 && out.n >= layer.k) out.k = out.n;
+  return out.n == 0 || out.k == 0 ? Area{} : out;
+}
+
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -290,6 +333,7 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
+  if (const Area found = blocks_of(layer, scale.shape); found.k != 0) return found;
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
                           "given",
@@ -341,7 +385,6 @@ Result<std::vector<float>> read_scales(const TensorView& view, std::string_view 
 
 Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
     const LinearLayer& layer, const TensorLookup& tensors) const {
-  NIBBLE_TRY(ignored_.match(layer.module));  // to know which rules match nothing
   const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
   // (The shared method also reports a missing weight.)
   if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
@@ -365,6 +408,16 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         .activation = linears.activation,
         .input_scale_unused = linears.input_scale_unused};
     NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
+    if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
+      if (codes.activation.is_static) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{} {} has a scale per block, but the activations are static; "
+                                "block weights have dynamic activations",
+                                scale->name, tensor::to_string(scale->shape)));
+      }
+      codes.activation.granularity = tensor::ActivationFormat::Granularity::kGroup;
+      codes.activation.group = codes.area.k;
+    }
     if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
         find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
       codes.input_scale = "activation_scale";  // transformers' name
@@ -376,13 +429,7 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
 
 Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
                                              std::initializer_list<std::string_view> keys) {
-  std::vector<std::string> names;
-  for (std::string_view key : keys) {
-    NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
-    names.insert(names.end(), more.begin(), more.end());
-  }
-  const std::string where = fmt::format("{}: {}", dictionary.where(), *keys.begin());
-  NIBBLE_ASSIGN(ignored_, NameMatcher::compile(std::move(names), where));
+  NIBBLE_ASSIGN(ignored_, names_list(dictionary, keys, Says::kLeftAlone));
   return {};
 }
 

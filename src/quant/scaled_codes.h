@@ -29,6 +29,8 @@ enum class Codes : uint8_t {
   kNibblesK,  // (N, K/2)        two inputs a byte, the even one in the low half
   kNibblesN,  // (N/2, K)        two outputs a byte, the even one in the low half
   kBlocks,    // (N, K/32, 16)   32 inputs in 16 bytes, as kNibblesK
+  kE2M3,      // (N, 3K/4)       four inputs in three bytes, lowest bits first; held as e4m3
+  kE3M2,      // (N, 3K/4)       the same, held as e5m2
 };
 
 // The outputs and inputs that share a scale; 0 is the whole dimension, as in WeightFormat.
@@ -62,20 +64,23 @@ struct ScaledCodes {
   // Read (and required) when the activations are static, or have scales on two levels. Stored
   // although they are not: unused, for the reason `input_scale_unused`.
   std::string input_scale = "input_scale";
+  bool input_scale_divides = false;
   std::string input_scale_unused = "the activations are dynamic";
   std::string input_factor;  // "": none
   // More tensors of the layer that are known and not read: suffix, reason.
   std::vector<std::pair<std::string, std::string>> unused;
 };
 
-// The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing,
-// and `block_key` the key that says it. Errors: the shape is none of the known ones; a config that
-// gives blocks and a scale that is not one per block.
+// The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing
+// (then blocks are found whose sides are powers of two), and `block_key` the key that says it.
+// Errors: the shape is none of the known ones; a config that gives blocks and a scale that is not
+// one per block.
 Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, Area block,
                      std::string_view block_key);
 
 // The method for a layer whose tensors `codes` describes; they are looked up for their types.
-// Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks.
+// Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks, by 4 for
+// kE2M3 and kE3M2.
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes);
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <optional>
 
+#include "quant/names.h"
+#include "quant/stored.h"
 #include "quant/unread_schemes.h"
 
 namespace nibble::quant {
@@ -23,16 +25,6 @@ constexpr const Scheme* kSchemes[] = {
 #include "quant/schemes.inc"
 #undef NIBBLE_SCHEME
 };
-
-// Lower case, '_' as '-': `compressed_tensors` and `compressed-tensors` are one name.
-std::string normalized(std::string_view name) {
-  std::string out(name);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    if (c == '_') c = '-';
-  }
-  return out;
-}
 
 std::string known_schemes() {
   std::vector<std::string_view> names;
@@ -178,82 +170,38 @@ bool has_word(std::string_view words, std::string_view word) {
   return false;
 }
 
-// What the names that people type say about how weights are stored. (A name that says nothing, or
-// nothing that a type would show, is not here.)
-struct Meaning {
-  std::string_view name;
-  std::array<DType, 4> types;
-};
-constexpr std::array<DType, 4> kFp8 = {DType::kE4M3, DType::kE5M2, DType::kE4M3FNUZ,
-                                       DType::kE5M2FNUZ};
-constexpr std::array<DType, 4> kInt8 = {DType::kS8, DType::kS8, DType::kS8, DType::kS8};
-constexpr std::array<DType, 4> kFourBits = {DType::kU8, DType::kS8, DType::kE2M1, DType::kU8};
-constexpr std::array<DType, 4> kWords = {DType::kS32, DType::kU32, DType::kS32, DType::kS32};
-constexpr Meaning kMeanings[] = {
-    {"fp8", kFp8},
-    {"w8a8-fp8", kFp8},
-    {"fbgemm-fp8", kFp8},
-    {"ptpc-fp8", kFp8},
-    {"mxfp8", kFp8},
-    {"modelopt-fp8", kFp8},
-    {"modelopt-mxfp8", kFp8},
-    {"w8a8-int8", kInt8},
-    {"blockwise-int8", kInt8},
-    {"bitsandbytes-8bit", kInt8},
-    {"modelopt-fp4", kFourBits},
-    {"modelopt-nvfp4", kFourBits},
-    {"petit-nvfp4", kFourBits},
-    {"mxfp4", kFourBits},
-    {"bitsandbytes-4bit", kFourBits},
-    {"gptq", kWords},
-    {"gptq-marlin", kWords},
-    {"auto-gptq", kWords},
-    {"awq", kWords},
-    {"awq-marlin", kWords},
-    {"auto-awq", kWords},
-};
-
-// A tensor that holds the codes of quantized weights.
-bool holds_codes(const tensor::TensorInfo& info) {
-  static constexpr std::array<std::string_view, 5> kNames = {"weight", "weight_packed", "qweight",
-                                                             "compressed", "blocks"};
-  const std::string_view last = std::string_view(info.name).substr(info.name.rfind('.') + 1);
-  return std::find(kNames.begin(), kNames.end(), last) != kNames.end() &&
-         !tensor::is_plain_float(info.dtype);
-}
-
-Result<void> check_meaning(const CheckpointFacts& facts, std::string_view requested) {
-  const std::string wanted = normalized(requested);
-  const auto* meaning = std::find_if(std::begin(kMeanings), std::end(kMeanings),
-                                     [&wanted](const Meaning& m) { return m.name == wanted; });
-  if (meaning == std::end(kMeanings)) return {};
-  const tensor::TensorInfo* other = nullptr;
-  for (const tensor::TensorInfo& info : facts.tensors.all) {
-    if (!holds_codes(info)) continue;
-    const auto& types = meaning->types;
-    if (std::find(types.begin(), types.end(), info.dtype) != types.end()) return {};
-    if (other == nullptr) other = &info;
+// The schemes that a value of --quantization may mean, the likeliest first.
+std::vector<const Scheme*> meant_by(std::string_view requested) {
+  std::vector<const Scheme*> out;
+  for (std::string_view words = schemes_for(requested); !words.empty();) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    out.push_back(find_scheme(word));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
   }
-  if (other == nullptr) return {};
-  return fail(ErrorCode::kUsage,
-              fmt::format("the scheme \"{}\" was asked for, which means weights stored as {}, but "
-                          "none is: {} is {}",
-                          requested, tensor::name(meaning->types[0]), other->name,
-                          tensor::name(other->dtype)));
+  const Scheme* scheme = out.empty() ? find_scheme(requested) : nullptr;
+  if (scheme != nullptr) out.push_back(scheme);
+  return out;
 }
 
 Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string_view requested) {
-  const Scheme* scheme = find_scheme(requested);
-  if (scheme == nullptr) {
-    return fail(ErrorCode::kUsage,
-                fmt::format("the scheme \"{}\" was asked for, but is not known; known are: {}",
-                            requested, known_schemes()));
+  if (std::optional<std::string> why = why_not_made(requested)) {
+    return fail(ErrorCode::kUnsupported, std::move(*why));
   }
-  NIBBLE_TRY(check_meaning(facts, requested));
-  if (scheme->claims(facts)) return scheme;
-  for (std::string_view other : scheme->over) {
-    const Scheme* stored = find_scheme(other);
-    if (stored != nullptr && stored->claims(facts)) return stored;
+  const std::vector<const Scheme*> meant = meant_by(requested);
+  if (meant.empty()) {
+    const std::optional<std::string> why = why_unread(normalized(requested), {});
+    return fail(
+        ErrorCode::kUsage,
+        why ? fmt::format("the scheme \"{}\" was asked for: {}", requested, *why)
+            : fmt::format("the scheme \"{}\" was asked for, but is not known; known are: {}",
+                          requested, known_schemes()));
+  }
+  if (const std::optional<std::string> other = contradicted(facts, requested)) {
+    return fail(ErrorCode::kUsage,
+                fmt::format("the scheme \"{}\" was asked for, which {}", requested, *other));
+  }
+  for (const Scheme* scheme : meant) {
+    if (scheme->claims(facts)) return scheme;
   }
   if (facts.gguf || !facts.method.empty()) {
     return fail(ErrorCode::kUsage,
@@ -261,7 +209,14 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
                             facts.gguf ? "the file" : facts.quantization_where,
                             facts.gguf ? "gguf" : facts.method));
   }
-  return scheme;
+  return meant.front();
+}
+
+// The checkpoint's quant_method as it is written; "" without one.
+std::string_view written_method(const CheckpointFacts& facts) {
+  const base::Json* method =
+      facts.quantization == nullptr ? nullptr : facts.quantization->find_set("quant_method");
+  return method == nullptr || !method->is_string() ? std::string_view() : method->as_string();
 }
 
 }  // namespace
@@ -269,7 +224,8 @@ Result<const Scheme*> detect_requested(const CheckpointFacts& facts, std::string
 std::span<const Scheme* const> schemes() { return kSchemes; }
 
 const Scheme* find_scheme(std::string_view name) {
-  const std::string wanted = normalized(name);
+  // "auto-round:auto_gptq": behind the colon stands the layout, which the tensors show.
+  const std::string wanted = normalized(name.substr(0, name.find(':')));
   for (const Scheme* scheme : kSchemes) {
     if (normalized(scheme->name) == wanted) return scheme;
     for (std::string_view alias : scheme->aliases) {
@@ -299,6 +255,15 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
     }
     found = scheme;
   }
+  const std::string_view written = written_method(facts);
+  if (found != nullptr && !written.empty() && normalized(written) != normalized(found->name)) {
+    if (const std::optional<std::string> other = contradicted(facts, written)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{}: quant_method is \"{}\", which {}; correct it to what is stored, "
+                              "or to \"{}\"",
+                              facts.quantization_where, written, *other, found->name));
+    }
+  }
   if (found != nullptr) return found;
   return fail(ErrorCode::kUnsupported,
               fmt::format("{}: quant_method is \"{}\", which is not known ({}); known are: {}",
@@ -308,16 +273,10 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
 
 std::string taken_for(const CheckpointFacts& facts, std::string_view requested,
                       const Scheme& scheme) {
-  std::string_view name = requested;
-  std::string who = "--quantization";
-  if (requested.empty()) {
-    const base::Json* method =
-        facts.quantization == nullptr ? nullptr : facts.quantization->find_set("quant_method");
-    if (method == nullptr || !method->is_string()) return {};
-    name = method->as_string();
-    who = facts.quantization_where + ": quant_method";
-  }
-  if (normalized(name) == normalized(scheme.name)) return {};
+  const std::string_view name = requested.empty() ? written_method(facts) : requested;
+  const std::string who =
+      requested.empty() ? facts.quantization_where + ": quant_method" : "--quantization";
+  if (name.empty() || normalized(name) == normalized(scheme.name)) return {};
   return fmt::format("{} {} was taken for {}", who, name, scheme.name);
 }
 
@@ -350,9 +309,48 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
   return QuantizationSource{};
 }
 
+Result<Listed> QuantizationConfig::listed(const LinearLayer& layer) const {
+  Listed out;
+  for (const NameMatcher* list : matchers()) {
+    if (list->empty()) continue;
+    NIBBLE_ASSIGN(const std::optional<size_t> rule, list->match(layer.module));
+    Says says = list->only_these() && !layer.vocabulary ? Says::kLeftAlone : Says::kNothing;
+    if (rule) says = list->says(*rule);
+    const bool alone = says == Says::kLeftAlone;
+    if (says == Says::kNothing || out.says == Says::kLeftAlone) continue;
+    if (out.says != Says::kNothing && !alone) continue;
+    out.says = alone ? Says::kLeftAlone : Says::kQuantized;
+    out.by = rule ? fmt::format("{}: \"{}\"", list->where(), list->rules()[*rule])
+                  : fmt::format("{} (by not naming it)", list->where());
+  }
+  return out;
+}
+
+Result<NameMatcher> names_list(const base::Json& dictionary,
+                               std::initializer_list<std::string_view> keys, Says says) {
+  std::vector<std::string> names;
+  for (std::string_view key : keys) {
+    NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  return NameMatcher::compile(std::move(names),
+                              fmt::format("{}: {}", dictionary.where(), *keys.begin()), says);
+}
+
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,
                                       std::string_view suffix) {
-  return tensors.find(fmt::format("{}.{}", module, suffix));
+  const tensor::TensorInfo* found = tensors.find(fmt::format("{}.{}", module, suffix));
+  return found == nullptr || holds_nothing(*found) ? nullptr : found;
+}
+
+bool holds_nothing(const tensor::TensorInfo& info) {
+  return std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
+}
+
+bool stores_suffix(const TensorLookup& tensors, std::string_view suffix) {
+  return std::any_of(tensors.all.begin(), tensors.all.end(), [&](const tensor::TensorInfo& info) {
+    return info.name.size() > suffix.size() && info.name.ends_with(suffix);
+  });
 }
 
 bool is_quantized_tensor(const tensor::TensorInfo& info) {
@@ -361,8 +359,8 @@ bool is_quantized_tensor(const tensor::TensorInfo& info) {
   const size_t dot = info.name.rfind('.');
   const std::string_view last = std::string_view(info.name).substr(dot + 1);
   if (last == "weight") return !tensor::is_plain_float(type);
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "qweight",          "qzeros", "weight_packed", "weight_scale",
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "qweight",          "qzeros", "weight_packed", "weight_scale", "W_q",
       "weight_scale_inv", "SCB",    "absmax",        "g_idx"};
   return std::find(kNames.begin(), kNames.end(), last) != kNames.end();
 }

@@ -2,6 +2,7 @@
 // schemes.inc.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,13 @@ struct Requirements {
   std::vector<std::string> activation_dtypes = {"f32", "bf16", "f16"};  // accepted, --dtype
 };
 
+// What the lists of a config say of a layer, which may be wrong: the plan tells where what is
+// stored says otherwise.
+struct Listed {
+  Says says = Says::kNothing;  // or kLeftAlone, kQuantized
+  std::string by;              // "config.json: quantization_config: ignore: \"lm_head\""
+};
+
 class QuantizationConfig {
  public:
   virtual ~QuantizationConfig() = default;
@@ -53,6 +61,10 @@ class QuantizationConfig {
   // The name lists of the config, to report rules that matched nothing.
   virtual std::vector<const NameMatcher*> matchers() const { return {}; }
 
+  // Asked for every layer before linear_method, so that every list is held against every name. One
+  // that leaves a layer alone outranks those that name it. Error: a rule that takes too many steps.
+  virtual Result<Listed> listed(const LinearLayer& layer) const;
+
   // What the reader should know: unknown keys, defaults taken. Filled by parse.
   std::vector<std::string> notes;
   std::vector<std::string> warnings;
@@ -63,9 +75,6 @@ struct Scheme {
   std::span<const std::string_view> aliases;  // other names of quant_method and --quantization
   bool (*claims)(const CheckpointFacts&);
   Result<std::unique_ptr<QuantizationConfig>> (*parse)(const CheckpointFacts&);
-  // --quantization <name> may be asked over checkpoints of these schemes, which then read them: the
-  // field's engines took the name as an order how to run them.
-  std::span<const std::string_view> over = {};
 };
 
 // Every scheme, in the order of schemes.inc.
@@ -107,6 +116,24 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
 Result<std::unique_ptr<LinearMethod>> unquantized_method(const LinearLayer& layer,
                                                          const TensorLookup& tensors);
 
+// A scheme's parse, where its config of type Config has read(dictionary). `needs`: the error where
+// there is no dictionary; "" for a scheme that can do without.
+template <class Config>
+Result<std::unique_ptr<QuantizationConfig>> parse_dictionary(const CheckpointFacts& facts,
+                                                             std::string_view needs = "") {
+  auto config = std::make_unique<Config>();
+  if (facts.quantization != nullptr) {
+    NIBBLE_TRY(config->read(*facts.quantization));
+  } else if (!needs.empty()) {
+    return fail(ErrorCode::kNotFound, std::string(needs));
+  }
+  return std::unique_ptr<QuantizationConfig>(std::move(config));
+}
+
+// The names under any of these keys, as one list that is named after the first.
+Result<NameMatcher> names_list(const base::Json& dictionary,
+                               std::initializer_list<std::string_view> keys, Says says);
+
 // Warnings for keys of a quantization dictionary that are neither in `known` nor in `harmless`, two
 // lists of words with spaces between. Null values and keys that begin with '_' are passed over.
 void check_keys(const base::Json& dictionary, std::string_view known, std::string_view harmless,
@@ -123,7 +150,15 @@ void add_bias(const LinearLayer& layer, const TensorLookup& tensors,
 // What only a quantized checkpoint stores: fp8 or packed codes, scales beside weights.
 bool is_quantized_tensor(const tensor::TensorInfo& info);
 
-// `<module>.<suffix>` in the checkpoint, or nullptr.
+// Whether the name of any tensor ends so (".W_q"): for formats that name themselves by what they
+// store.
+bool stores_suffix(const TensorLookup& tensors, std::string_view suffix);
+
+// Some writers store tensors of 0 elements for what a layer does not have: zero points, g_idx, a
+// bias. They count as absent.
+bool holds_nothing(const tensor::TensorInfo& info);
+
+// `<module>.<suffix>` in the checkpoint, or nullptr when it is absent.
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,
                                       std::string_view suffix);
 

@@ -1,5 +1,6 @@
 #include "quant/scheme.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "quant/test_support.h"
@@ -127,18 +128,59 @@ TEST(scheme, names_that_people_type_are_said_to_be_taken_for_something) {
   const std::string q = "config.json: quantization_config: quant_method ";
   EXPECT_EQ(asked("", "gptq_marlin", "qweight", DType::kS32), q + "gptq_marlin was taken for gptq");
   EXPECT_EQ(asked("", "compressed_tensors", "weight", DType::kS8), "compressed-tensors");
-  EXPECT_EQ(asked("gptq_marlin", "gptq", "qweight", DType::kS32),
-            "--quantization gptq_marlin was taken for gptq");
-  EXPECT_EQ(asked("auto_awq", "awq", "qweight", DType::kS32),
-            "--quantization auto_awq was taken for awq");
+  EXPECT_EQ(asked("", "auto-round:auto_gptq", "qweight", DType::kS32),
+            q + "auto-round:auto_gptq was taken for auto-round");
   EXPECT_EQ(asked("GPTQ", "auto_gptq", "qweight", DType::kS32), "gptq");
   EXPECT_EQ(asked("fp8", "fp8", "weight", DType::kE4M3), "fp8");
-  EXPECT_EQ(asked("fp8", "compressed-tensors", "weight", DType::kE4M3),
-            "--quantization fp8 was taken for compressed-tensors");
-  EXPECT_EQ(asked("w8a8_int8", "compressed-tensors", "weight", DType::kS8),
-            "--quantization w8a8_int8 was taken for compressed-tensors");
-  EXPECT_EQ(asked("w8a8_fp8", "compressed-tensors", "weight", DType::kE4M3),
-            "--quantization w8a8_fp8 was taken for compressed-tensors");
+  struct Case {
+    std::string_view requested, method;
+    DType stored;
+  };
+  for (const Case& c : std::vector<Case>{{"gptq_marlin", "gptq", DType::kS32},
+                                         {"marlin", "gptq", DType::kS32},
+                                         {"marlin", "awq", DType::kS32},
+                                         {"moe_wna16", "awq", DType::kS32},
+                                         {"ipex", "gptq", DType::kS32},
+                                         {"inc", "auto-round", DType::kS32},
+                                         {"inc", "gptq", DType::kS32},
+                                         {"auto-round:auto_gptq", "auto-round", DType::kS32},
+                                         {"gptq", "auto-round", DType::kS32},
+                                         {"auto-round-int8", "compressed-tensors", DType::kS8},
+                                         {"cpu_awq", "awq", DType::kS32},
+                                         {"auto_awq", "awq", DType::kS32},
+                                         {"gptq_marlin_24", "compressed-tensors", DType::kS32},
+                                         {"fp8", "compressed-tensors", DType::kE4M3},
+                                         {"fp8_e4m3", "modelopt", DType::kE4M3},
+                                         {"ptpc_fp8", "fp8", DType::kE4M3},
+                                         {"w8a8_int8", "compressed-tensors", DType::kS8},
+                                         {"w8a8_fp8", "compressed-tensors", DType::kE4M3},
+                                         {"modelopt_fp4", "modelopt", DType::kU8},
+                                         {"modelopt_mixed", "modelopt", DType::kU8},
+                                         {"w4afp8", "modelopt", DType::kS8},
+                                         {"petit_nvfp4", "modelopt", DType::kU8},
+                                         {"nvfp4", "compressed-tensors", DType::kU8},
+                                         {"gpt_oss_mxfp4", "mxfp4", DType::kU8},
+                                         {"quark_mxfp4", "quark", DType::kU8},
+                                         {"deepseek_v4_fp8", "fp8", DType::kE4M3},
+                                         {"bitsandbytes-nf4", "bitsandbytes", DType::kU8},
+                                         {"humming", "fp8", DType::kE4M3}}) {
+    EXPECT_EQ(asked(c.requested, c.method, "weight", c.stored),
+              fmt::format("--quantization {} was taken for {}", c.requested, c.method));
+  }
+}
+
+TEST(scheme, names_of_what_is_not_done_are_refused_with_what_helps) {
+  EXPECT_EQ(asked("fp8_per_tensor", "", "weight", DType::kBF16),
+            "--quantization fp8_per_tensor: it quantizes while loading; of that, only fp8 with a "
+            "scale per output is done here: --quantization fp8");
+  EXPECT_EQ(asked("fp_quant", "", "weight", DType::kBF16),
+            "the scheme \"fp_quant\" was asked for: FP-Quant checkpoints are not read: the inputs "
+            "of its layers are rotated by a Hadamard matrix before they are quantized; use the "
+            "GPTQ, AWQ, FP8 or GGUF edition of this model, or the unquantized one");
+  EXPECT_EQ(asked("", "modelopt_fp8", "weight", DType::kU8),
+            "config.json: quantization_config: quant_method is \"modelopt_fp8\", which means "
+            "weights stored as e4m3, but none is: model.layers.0.mlp.up_proj.weight is u8; correct "
+            "it to what is stored, or to \"modelopt\"");
 }
 
 TEST(scheme, a_name_that_means_other_weights_than_are_stored_is_refused) {

@@ -174,6 +174,18 @@ Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, i
   return int_key(dictionary, key);
 }
 
+Result<double> double_key_or(const base::Json& dictionary, std::string_view key, double fallback) {
+  const base::Json* value = dictionary.find_set(key);
+  if (value != nullptr && value->is_string()) {
+    const std::string& text = value->as_string();
+    double number = 0;
+    const char* end = text.data() + text.size();
+    const auto [read, error] = std::from_chars(text.data(), end, number);
+    if (error == std::errc() && read == end) return number;
+  }
+  return value == nullptr ? fallback : dictionary.get_double(key);
+}
+
 Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
                                std::initializer_list<std::string_view> values) {
   NIBBLE_ASSIGN(std::string value, dictionary.get_string_or(key, std::string(*values.begin())));
@@ -215,6 +227,18 @@ Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view ke
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {}: expected -1 (all inputs) or a positive number, found {}",
                           dictionary.where(), key, group));
+}
+
+Result<int64_t> group_of_count(const LinearLayer& layer, const tensor::TensorInfo& scales,
+                               int64_t groups) {
+  if (groups == 1) return int64_t{0};
+  if (groups > 1 && layer.k % groups == 0) return layer.k / groups;
+  for (int64_t size = 1; groups > 1 && size < layer.k; size *= 2) {
+    if ((layer.k + size - 1) / size == groups) return size;
+  }
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("{} {}: {} groups of one size do not cover {} inputs", scales.name,
+                          tensor::to_string(scales.shape), groups, layer.k));
 }
 
 }  // namespace nibble::quant

@@ -62,10 +62,18 @@ Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, i
 Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
                                std::initializer_list<std::string_view> values);
 
+// A number, also one that is written as a string. Null counts as absent.
+Result<double> double_key_or(const base::Json& dictionary, std::string_view key, double fallback);
+
 // The names of a list of strings, or of lists of them. Empty when absent or null.
 Result<std::vector<std::string>> names_key(const base::Json& dictionary, std::string_view key);
 
 // A group size along K: -1 (all inputs) becomes 0, as WeightFormat has it. Error: 0 or below -1.
 Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key);
+
+// The size of the groups along K when `scales` has `groups` of them, 0 for one: K / groups, or
+// where that is not whole the power of two that makes as many. Error: there is none.
+Result<int64_t> group_of_count(const LinearLayer& layer, const tensor::TensorInfo& scales,
+                               int64_t groups);
 
 }  // namespace nibble::quant

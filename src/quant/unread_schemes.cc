@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "quant/scheme.h"
+
 namespace nibble::quant {
 namespace {
 
@@ -38,10 +40,14 @@ constexpr Unread kUnread[] = {
     {"sinq", "", "SINQ", "weights have a scale for each row and a second for each column"},
     {"marlin", ".B", "Marlin",
      "weights are stored in the order of one GPU kernel, not in a format for exchange"},
+    {"gptq-marlin-24 marlin-24", ".B_24", "GPTQ's Marlin-24",
+     "weights are stored in the order of one GPU kernel, not in a format for exchange"},
     {"qqq", ".s_group", "QQQ",
      "weights are stored in the order of one GPU kernel, not in a format for exchange"},
     {"bitblas", "", "BitBLAS",
      "weights are stored in the order of one GPU kernel, not in a format for exchange"},
+    {"fouroversix", "", "Four Over Six", "its kernels choose between two scales for every group"},
+    {"modelslim mxfp-w4a8", "", "ModelSlim", "they are made for Ascend NPUs"},
     {"deepspeedfp", "", "DeepSpeedFP", "it only names how to quantize, while loading"},
     {"metal", "", "MLX's Metal layout", "it is a layout of Apple's GPUs"},
 };
@@ -61,22 +67,13 @@ bool has_word(std::string_view words, std::string_view word) {
   return false;
 }
 
-bool stores(const TensorLookup& tensors, std::string_view suffix) {
-  if (suffix.empty()) return false;
-  for (const tensor::TensorInfo& info : tensors.all) {
-    const std::string_view name = info.name;
-    if (name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
-      return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 std::optional<std::string> why_unread(std::string_view method, const TensorLookup& tensors) {
   for (const Unread& line : kUnread) {
-    if (method.empty() ? !stores(tensors, line.suffix) : !has_word(line.methods, method)) continue;
+    const bool is_it = method.empty() ? !line.suffix.empty() && stores_suffix(tensors, line.suffix)
+                                      : has_word(line.methods, method);
+    if (!is_it) continue;
     return fmt::format("{} checkpoints are not read: {}; {}", line.name, line.why, kOther);
   }
   for (const Unread& line : kNotYet) {

@@ -122,9 +122,11 @@ std::string to_string(const WeightFormat& format) {
 
 std::string to_string(const ActivationFormat& format) {
   if (format.type == ActivationFormat::Type::kFloat) return "float";
-  std::string out = format.type == ActivationFormat::Type::kS8     ? fmt::format("s{}", format.bits)
-                    : format.type == ActivationFormat::Type::kE2M1 ? "e2m1"
-                                                                   : "e4m3";
+  constexpr std::string_view kFloats[] = {"e4m3", "e2m1", "e2m3", "e3m2"};
+  std::string out = format.type == ActivationFormat::Type::kS8
+                        ? fmt::format("s{}", format.bits)
+                        : std::string(kFloats[static_cast<size_t>(format.type) -
+                                              static_cast<size_t>(ActivationFormat::Type::kE4M3)]);
   switch (format.granularity) {
     case ActivationFormat::Granularity::kTensor:
       out += " tensor";

@@ -83,13 +83,23 @@ std::string to_string(const WeightFormat& format);
 
 // How a checkpoint wants the inputs of a layer held. kFloat: it leaves them alone.
 struct ActivationFormat {
-  enum class Type : uint8_t { kFloat, kS8, kE4M3, kE2M1 };
+  enum class Type : uint8_t { kFloat, kS8, kE4M3, kE2M1, kE2M3, kE3M2 };
   enum class Granularity : uint8_t { kTensor, kToken, kGroup };
   // What a dynamic scale is rounded to. The e8m0 rules are the tools' own ways to a power of two:
   // E = 2^floor(log2(absmax)) / 2^floor(log2(largest number of the type)) is kE8M0Floor; kE8M0Even
-  // takes twice that from 1.75 E up (of absmax); kE8M0Ceil is 2^ceil(log2(absmax / largest)).
+  // takes twice that from 1.75 E up (of absmax), kE8M0Nearest from where absmax, rounded to one bit
+  // of mantissa more than the type has, is 2 E; kE8M0Ceil is 2^ceil(log2(absmax / largest)),
+  // kE8M0Above 2^ceil(log2(absmax)) / 2^floor(log2(largest)).
   // kE4M3 (NVFP4): e4m3(absmax / 6 / input_scale) * input_scale, input_scale from the checkpoint.
-  enum class ScaleRule : uint8_t { kFloat, kE8M0Floor, kE8M0Even, kE8M0Ceil, kE4M3 };
+  enum class ScaleRule : uint8_t {
+    kFloat,
+    kE8M0Floor,
+    kE8M0Even,
+    kE8M0Nearest,
+    kE8M0Ceil,
+    kE8M0Above,
+    kE4M3
+  };
   Type type = Type::kFloat;
   Granularity granularity = Granularity::kToken;
   int64_t group = 0;        // kGroup: how many k share a scale

@@ -91,6 +91,11 @@ CASES = {
                       use_parallel_residual=False),
         {},
     ),
+    "opt_350m": (
+        OPTConfig(**{k: v for k, v in TINY.items() if k != "intermediate_size"}, ffn_dim=48,
+                  word_embed_proj_dim=20, do_layer_norm_before=False),
+        {},
+    ),
 }  # fmt: skip
 
 

@@ -25,10 +25,14 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from common import GOLDEN
 from quantized import K_PROJ, write_expected
+from slim import nvfp4
 from tiny import as_transformers_4, fresh, save_tokenizer, tiny_config, tiny_model
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
+TINY = dict(
+    ONE, hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1
+)  # fmt: skip
 RAGGED = dict(ONE, hidden_size=96, intermediate_size=160, num_attention_heads=4)
 GATE = "model.layers.0.mlp.gate_proj"
 MIXED = {  # exact names, a regular expression, and a layer left alone
@@ -63,6 +67,7 @@ CASES = {
         {"input": "block"},
     ),
     "mxfp4": (SMALL, dict(scheme="MXFP4"), "auto_round", {"input": "mx"}),
+    "nvfp4": (TINY, dict(scheme="NVFP4"), "auto_round", {"full": []}),
     "as_auto_gptq": (SMALL, dict(bits=4, group_size=32), "auto_gptq", {}),
     "as_auto_awq": (SMALL, dict(bits=4, group_size=32, sym=False), "auto_awq", {}),
 }  # fmt: skip
@@ -179,10 +184,16 @@ def make(name):
             grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
             grid = torch.cat([grid, -grid])
             code = torch.stack([value & 15, value >> 4], -1).flatten(1).long()
-            scale = torch.pow(2.0, tensors[f"{module}.weight_scale"].float() - 127)
-            weights[module] = grid[code] * scale.repeat_interleave(32, 1)
-            inputs[module] = mx_inputs
-        elif value.dtype == torch.float8_e4m3fn:
+            scale = tensors[f"{module}.weight_scale"]
+            if scale.dtype == torch.uint8:
+                scale = torch.pow(2.0, scale.float() - 127)
+                weights[module] = grid[code] * scale.repeat_interleave(32, 1)
+                inputs[module] = mx_inputs
+            else:
+                scale = scale.float() / tensors[f"{module}.weight_global_scale"]
+                weights[module] = grid[code] * scale.repeat_interleave(16, 1)
+                inputs[module] = nvfp4(1 / tensors[f"{module}.input_global_scale"])
+        elif key.endswith(".weight") and value.dtype == torch.float8_e4m3fn:
             scale = tensors.get(f"{module}.weight_scale")
             if scale is not None:
                 weights[module] = value.float() * scale.float()[:, None]

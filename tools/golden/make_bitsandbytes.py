@@ -128,14 +128,11 @@ def four_bit_weight(tensors, name):
 def int8_inputs(threshold):
     def quantize(x):
         rows = x.reshape(-1, x.shape[-1])
-        done = []
-        for row in rows:
-            code, absmax, columns = bnb.int8_vectorwise_quant(row[None].clone(), threshold)
-            value = code.to(x.dtype) * (absmax[:, None].to(x.dtype) / 127)
-            if columns is not None and len(columns):
-                value[:, columns] = row[columns]
-            done.append(value)
-        return torch.cat(done).reshape(x.shape)
+        code, absmax, columns = bnb.int8_vectorwise_quant(rows.clone(), threshold)
+        value = code.to(x.dtype) * (absmax[:, None].to(x.dtype) / 127)
+        if columns is not None and len(columns):
+            value[:, columns] = rows[:, columns]
+        return value.reshape(x.shape)
 
     return quantize
 
@@ -163,7 +160,7 @@ def make(name):
         }
         threshold = arguments.get("llm_int8_threshold", 6.0)
         inputs = {k: int8_inputs(threshold) for k in weights}
-        notes += f" Activations int8 per token, in 'logits' as well; outliers from {threshold}."
+        notes += f" Activations int8 per token, in 'logits' as well; outliers, whole columns, from {threshold}."
     else:
         weights = {
             k.split(f".{STATE}")[0]: four_bit_weight(tensors, k.split(f".{STATE}")[0])

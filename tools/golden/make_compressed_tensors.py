@@ -93,6 +93,10 @@ PARTS = {
                  input_activations=TOKEN8),
     "int4": part("(up|down)_proj", integers(4, 16, symmetric=False)),
 }  # fmt: skip
+WHOLE_CALL = {
+    "attention": part("(q|k|v|o)_proj", floats("tensor"), floats("tensor", dynamic=True)),
+    "mlp": part("(gate|up|down)_proj", integers(8, -1), integers(8, symmetric=False, dynamic=True)),
+}
 EMBEDDINGS = {
     "embedding": dict(targets=["Embedding"], weights=integers(8, 16)),
     "head": dict(targets=["re:.*lm_head"], weights=integers(4, -1, symmetric=False)),
@@ -153,6 +157,7 @@ CASES = {
     "mxfp8": (TINY, preset("MXFP8"), {}),
     "mixed_precision": (TINY, (PARTS, ["lm_head", "model.layers.0.mlp.gate_proj"]), {"full": [K_PROJ, "model.layers.0.self_attn.q_proj"]}),
     "hadamard": (TINY, one(integers(4, 16, symmetric=False), FP8_TOKEN), {"transform": R4}),
+    "dynamic_tensor": (TINY, (WHOLE_CALL, HEAD), {}),
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from compressed_tensors.compressors.quantized_compressors.pack_quantized import 
 from compressed_tensors.compressors.sparse_compressors.sparse_24_bitmask import (
     Sparse24BitMaskTensor,
 )
+from compressed_tensors.compressors.sparse_compressors.sparse_bitmask import BitmaskTensor
 from compressed_tensors.compressors.sparse_quantized_compressors.marlin_24 import (
     Marlin24Compressor,
 )
@@ -61,13 +62,15 @@ CASES = {
         [([PART.format("q")], integers(3, 16)), ([PART.format("k")], integers(6, -1)),
          ([PART.format("v")], integers(7, 16)), ([PART.format("o")], integers(5, 16, False)),
          (MLP, integers(3, -1, False))], {}),
-    "old_sparse24": (dict(TINY, tie_word_embeddings=False), "dense", [], {"sparse": True}),
-    "old_sparse24_fp8": (TINY, "float-quantized", [(["Linear"], FP8)], {"sparse": True}),
+    "old_sparse24": (dict(TINY, tie_word_embeddings=False), "dense", [], {"sparse": Sparse24BitMaskTensor}),
+    "old_sparse24_fp8": (TINY, "float-quantized", [(["Linear"], FP8)], {"sparse": Sparse24BitMaskTensor}),
+    "old_sparse_any": (TINY, "float-quantized", [(MLP, FP8)], {"sparse": BitmaskTensor}),
     "old_marlin24": (
         WIDE, "marlin-24",
         [([PART.format("down")], integers(4, 128)), (MLP, integers(4, -1)),
          (ATTENTION, integers(8, -1))], {"prune": True}),
 }  # fmt: skip
+SEEDS = {name: seed for seed, name in enumerate(sorted(CASES, key="old_sparse_any".__eq__), 801)}
 
 
 def prune(weight):
@@ -105,19 +108,26 @@ def pack(weight, args, seed):
     return out, exact
 
 
-def mask24(weight, args):
-    """One layer by Sparse24BitMaskTensor, of its codes when it is quantized."""
+def prune_any(weight):
+    """Every third input stays; of the first output all, of the second none."""
+    keep = weight.abs() >= weight.abs().flatten().kthvalue(weight.numel() * 2 // 3).values
+    keep[0], keep[1] = True, False
+    return torch.where(keep, weight, 0)
+
+
+def mask(weight, args, compressor):
+    """One layer by the compressor, of its codes when it is quantized."""
     out = {}
     if args is not None:
         scale, zero = scales(weight, args)
         scale = scale.to(BF16)
         out["weight_scale"] = scale
         weight = quantize(weight, scale, zero, args, torch.float8_e4m3fn)
-    sparse = Sparse24BitMaskTensor.from_dense(weight)
+    sparse = compressor.from_dense(weight)
     exact = sparse.decompress().float()
     if args is not None:
         exact = exact * scale.float()
-    out.update(sparse.dict(name_prefix="w.weight"))
+    out.update(sparse.dict(name_prefix="w"))
     return {k.removeprefix("w."): v for k, v in out.items()}, exact
 
 
@@ -144,12 +154,14 @@ def compress(model, form, groups, options):
         weight = tensors.pop(f"{name}.weight")
         own = next((a for a, (targets, _) in zip(args, groups)
                     if targets == ["Linear"] or re.match(targets[0][3:], name)), None)  # fmt: skip
-        if options.get("sparse") or options.get("prune"):
+        if options.get("sparse") == BitmaskTensor:
+            weight = prune_any(weight)
+        elif options:
             weight = prune(weight)
         if form == "marlin-24":
             out, exact = marlin24(weight, own)
         elif options.get("sparse"):
-            out, exact = mask24(weight, own)
+            out, exact = mask(weight, own, options["sparse"])
         else:
             out, exact = pack(weight, own, seed)
         tensors.update({f"{name}.{k}": v for k, v in out.items()})
@@ -165,6 +177,10 @@ def quantization_config(form, groups, options):
             "format": "sparse-24-bitmask", "global_sparsity": 0.5, "ignore": ["lm_head"],
             "registry_requires_subclass": False, "sparsity_structure": "2:4", "targets": ["Linear"],
         }  # fmt: skip
+        if options["sparse"] == BitmaskTensor:
+            config["sparsity_config"].update(
+                format="sparse-bitmask", sparsity_structure="unstructured"
+            )
     if not groups:
         return config
     made = QuantizationConfig(
@@ -183,7 +199,7 @@ def make(name):
     changes, form, groups, options = CASES[name]
     folder = fresh(GOLDEN / "compressed_tensors" / name)
     config = tiny_config(dtype=BF16, **changes)
-    model = tiny_model(config, seed=list(CASES).index(name) + 801).to(BF16)
+    model = tiny_model(config, seed=SEEDS[name]).to(BF16)
     tensors, weights = compress(model, form, groups, options)
     save_file(
         {k: v.clone().contiguous() for k, v in tensors.items()},

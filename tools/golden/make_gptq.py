@@ -199,17 +199,19 @@ OLD_KEYS = dict(
 
 
 def make_old():
-    """The tensors of b4_g64_biases as AutoGPTQ 0.2 laid a folder out, and once without g_idx."""
+    """The tensors of b4_g64_biases as AutoGPTQ 0.2 laid a folder out, and once as a torch file."""
     source = GOLDEN / "gptq" / "b4_g64_biases"
     for name, keep_g_idx in (("autogptq_old", True), ("no_g_idx", False)):
         folder = fresh(GOLDEN / "gptq" / name)
         shutil.copytree(source, folder, dirs_exist_ok=True)
         (folder / "model.safetensors").unlink()
         tensors = read_tensors(source)
-        if not keep_g_idx:
+        base = OLD_KEYS["model_file_base_name"]
+        if keep_g_idx:
+            save_file(tensors, folder / f"{base}.safetensors", {"format": "pt"})
+        else:
             tensors = {k: v for k, v in tensors.items() if not k.endswith(".g_idx")}
-        base = OLD_KEYS["model_file_base_name"] if keep_g_idx else "model"
-        save_file(tensors, folder / f"{base}.safetensors", {"format": "pt"})
+            torch.save(tensors, folder / f"{base}.bin")
         if keep_g_idx:
             as_transformers_4(folder)
             path = folder / "config.json"
@@ -220,7 +222,7 @@ def make_old():
             notes = "The tensors of b4_g64_biases as AutoGPTQ 0.2 laid a folder out."
         else:
             (folder / "quantize_config.json").unlink()
-            notes = "The tensors of b4_g64_biases less g_idx, as the first GPTQ files had them."
+            notes = "The tensors of b4_g64_biases less g_idx, as the first GPTQ files had them, in a torch file."
         packages = ["gptqmodel", "safetensors"]
         write_made_by(folder / "expected" / "made_by.json", __file__, packages, notes)
 

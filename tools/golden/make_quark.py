@@ -25,6 +25,9 @@ from tiny import as_transformers_4, fresh, save_tokenizer, tiny_config, tiny_mod
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
+TINY = dict(
+    ONE, hidden_size=32, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1
+)  # fmt: skip
 FLOAT = dict(scale_type="float", round_method="half_even")
 FP8 = quark.FP8E4M3PerTensorSpec(observer_method="min_max", is_dynamic=False)
 FP8_ROW = quark.FP8E4M3PerChannelSpec(is_dynamic=False, ch_axis=0)
@@ -37,6 +40,13 @@ INT8_TOKEN = quark.Int8PerChannelSpec(symmetric=True, ch_axis=1, is_dynamic=True
 GROUP = dict(ch_axis=-1, is_dynamic=False, group_size=32, **FLOAT)
 MX = quark.OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False)
 MX_INPUT = quark.OCP_MXFP4Spec(ch_axis=-1, is_dynamic=True)
+E2M3, E3M2 = (
+    [kind(ch_axis=-1, is_dynamic=dynamic) for dynamic in (False, True)]
+    for kind in (quark.OCP_MXFP6E2M3Spec, quark.OCP_MXFP6E3M2Spec)
+)
+E4M3_INPUT = quark.OCP_MXFP8E4M3Spec(ch_axis=-1, is_dynamic=True)
+# dtype: bits of mantissa, the exponents of the smallest normal number and of the largest, the largest
+FLOATS = {"fp6_e2m3": (3, 0, 2, 7.5), "fp6_e3m2": (2, -2, 4, 28), "fp8_e4m3": (3, -6, 8, 448)}
 
 # name: (configuration changes, weights, inputs, options)
 CASES = {
@@ -55,6 +65,9 @@ CASES = {
     "mxfp4": (SMALL, MX, MX_INPUT, {}),
     "mxfp4_weights": (SMALL, MX, None, {}),
     "mixed": (dict(SMALL, num_hidden_layers=2), MX, MX_INPUT, {"fp8_attention": True}),
+    "mxfp6": (
+        TINY, *E2M3, {"named": {"*self_attn*": E3M2, "*down_proj": (E3M2[0], E4M3_INPUT)}, "full": []},
+    ),
 }
 
 
@@ -71,6 +84,8 @@ def quantize(folder, config, weight, inputs, options, seed):
     named, cache = {}, {}
     if options.get("fp8_attention"):
         named = {"*self_attn*": layer(FP8_ROW, FP8_TOKEN), "*layers.1.mlp.up_proj": layer(MX, None)}
+    for pattern, specs in options.get("named", {}).items():
+        named[pattern] = layer(*specs)
     if options.get("kv"):
         cache = {"*k_proj": layer(weight, inputs, FP8), "*v_proj": layer(weight, inputs, FP8)}
         named = cache
@@ -89,15 +104,15 @@ def quantize(folder, config, weight, inputs, options, seed):
 
 def exact_weight(tensors, name, spec):
     code, scale = tensors[f"{name}.weight"], tensors[f"{name}.weight_scale"]
+    if scale.dtype == torch.uint8:
+        values = create_pack_method(spec["qscheme"], spec["dtype"]).unpack(code, True).float()
+        return values * torch.pow(2.0, scale.float() - 127).repeat_interleave(32, 1)
     if code.dtype == torch.float8_e4m3fn:
         scale = scale.float()
         return code.float() * (scale[:, None] if scale.ndim else scale)
     dtype, qscheme = spec["dtype"], spec["qscheme"]
     method = create_pack_method(qscheme, dtype)
     values = method.unpack(code, True).float()
-    if dtype == "fp4":
-        scale = torch.pow(2.0, scale.float() - 127)
-        return values * scale.repeat_interleave(32, 1)
     zero = tensors[f"{name}.weight_zero_point"]
     zero = method.unpack(zero, True) if zero.dtype == torch.int32 else zero
     scale, zero = scale.float(), zero.float()
@@ -142,6 +157,19 @@ def input_function(tensors, name, spec):
         up = (size > middle) | ((size == middle) & (low % 2 == 1))
         return (grid[low + up.long()] * groups.sign() * scale).flatten(-2)
 
+    def mx(x):
+        """Quark's "even": absmax counts as the next power of two from the last half step on."""
+        mantissa, least, most, largest = FLOATS[spec["dtype"]]
+        groups = x.unflatten(-1, (-1, 32))
+        part, exponent = torch.frexp(groups.abs().amax(-1, keepdim=True))  # in [0.5, 1)
+        up = part * 2 >= 2 - 2.0 ** -(mantissa + 1)
+        scale = torch.exp2((exponent - 1 + up.to(exponent.dtype) - most).clamp(min=-127).to(x.dtype))
+        values = groups / scale
+        step = torch.exp2((torch.frexp(values)[1] - 1).clamp(min=least).to(x.dtype) - mantissa)
+        return ((values / step).round() * step).clamp(-largest, largest).mul(scale).flatten(-2)
+
+    if spec["qscheme"] == "per_group" and spec["dtype"] != "fp4":
+        return mx
     return {"fp8_e4m3": fp8, "int8": int8, "fp4": mxfp4}[spec["dtype"]]
 
 
@@ -175,7 +203,7 @@ def make(name):
     with attention_reads(stored_cache(tensors)):
         write_expected(
             folder, state, weights, __file__, ["amd-quark", "torch", "transformers"], notes,
-            full=[K_PROJ], inputs=functions,
+            full=options.get("full", [K_PROJ]), inputs=functions,
         )  # fmt: skip
 
 

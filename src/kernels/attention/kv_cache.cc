@@ -18,21 +18,6 @@
 namespace nibble::kernels {
 namespace {
 
-int64_t element_bytes(KvType type) {
-  switch (type) {
-    case KvType::kF32:
-      return 4;
-    case KvType::kBf16:
-    case KvType::kF16:
-      return 2;
-    case KvType::kE4M3:
-    case KvType::kE5M2:
-    case KvType::kS8:
-      return 1;
-  }
-  return 0;
-}
-
 int64_t page_bytes(const KvShape& s) {
   const int64_t elements = (s.key_dim + padded_dim(s.value_dim)) * element_bytes(s.type);
   const int64_t scales = s.token_scales ? 2 * static_cast<int64_t>(sizeof(float)) : 0;
@@ -81,6 +66,21 @@ float largest_magnitude(const float* x, int64_t n) {
 }
 
 }  // namespace
+
+int64_t element_bytes(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return 4;
+    case KvType::kBf16:
+    case KvType::kF16:
+      return 2;
+    case KvType::kE4M3:
+    case KvType::kE5M2:
+    case KvType::kS8:
+      return 1;
+  }
+  return 0;
+}
 
 const char* name(KvType type) {
   switch (type) {

@@ -24,6 +24,7 @@ namespace nibble::kernels {
 
 enum class KvType : uint8_t { kF32, kBf16, kF16, kE4M3, kE5M2, kS8 };
 const char* name(KvType type);  // the word of --kv-cache-dtype: "f16"
+int64_t element_bytes(KvType type);
 inline bool is_quantized(KvType type) { return type >= KvType::kE4M3; }
 
 // How the keys and values of an 8-bit cache are held: stored = round(x / scale + zero). One number

@@ -13,6 +13,18 @@
 
 namespace nibble::kernels {
 
+// Codes, scales and zeros of an integer weight in tiles for Hopper (matmul/cuda_w4.cuh draws them).
+struct CudaTiles {
+  int32_t bits;   // 4, 8; 0: the weight is not in tiles
+  int32_t group;  // inputs that share a scale
+  int64_t k_pad;
+  int64_t groups;
+  int32_t scales_are_bf16;  // else f16
+  const void* codes;
+  const void* scales;
+  const void* zeros;  // or null
+};
+
 // A quantized weight in canonical form, packed simply (matmul/cuda_weight.h draws it).
 struct CudaWeight {
   int64_t n;
@@ -29,6 +41,7 @@ struct CudaWeight {
   const float* zero;     // (n, groups), or null
   const float* offset;   // (n, groups), or null
   const int32_t* order;  // (k), or null: column i of the codes belongs to input order[i]
+  CudaTiles tiles;       // instead of code, value, scale, zero and offset
 };
 
 // What happens to x before the product, in this order.
@@ -156,7 +169,7 @@ struct CudaKernels {
   void (*look_up)(NibbleCudaContext*, const CudaWeight* weight, const int32_t* ids, int64_t m,
                   float* out);
   // x (m, k) as the weight wants it, to `out` with ldo >= k elements, padded with zeros: f32, or
-  // bf16. `work` has m rows of k f32.
+  // bf16. `work` has m rows of k f32, behind them 3 m f32 and k bytes.
   void (*prepare)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16);
   // y = x W^T by reading codes; x f32, prepared, its rows 16-byte aligned and padded. For few
@@ -167,6 +180,28 @@ struct CudaKernels {
   // the panel holds 64 rows at least.
   void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
                void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+
+  // y[i] (m, n of weight i) = x W^T for up to four weights in tiles that have the same k, group,
+  // bits, kind of scales, and zeros or none. x, prepared, is bf16 with zeros from k to tiles.k_pad;
+  // or f32, for up to 8 tokens, k a multiple of 8. Its rows are aligned to 16 bytes. Any m is
+  // right, up to 16 fast.
+  void (*multiply_few)(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
+                       const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
+                       int64_t m);
+  // The same for one weight and any number of tokens; bf16 alone.
+  void (*multiply_many)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
+                        float* y, int64_t ldy, int64_t m);
+
+  // x as codes, e4m3 or s8 by its format, with a scale (m) for each token: out (m, ldo) bytes,
+  // ldo >= k, padded with zeros. `work` as for prepare.
+  void (*prepare_codes)(NibbleCudaContext*, const CudaInput* input, const float* x, int64_t ldx,
+                        int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
+  // y = scale (x W^T) row_scale by cuBLASLt, where x and the weight's codes are both e4m3, or s8 if
+  // `integers`; N and K are multiples of 16. row_scale (n), scale (m). The sums go to `sum` (m, n),
+  // 16-byte aligned, with lds a multiple of 4; it may be y.
+  void (*multiply_codes)(NibbleCudaContext*, const CudaWeight* weight, int integers, const void* x,
+                         int64_t ldx, const float* scale, const float* row_scale, void* sum,
+                         int64_t lds, float* y, int64_t ldy, int64_t m);
 
   // For `bench`: seconds to read `bytes` once, and of an n x n x n bf16 product; 0 when impossible.
   double (*read_seconds)(NibbleCudaContext*, int64_t bytes);

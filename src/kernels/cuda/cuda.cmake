@@ -1,18 +1,25 @@
-# libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). Built for Hopper and,
-# as PTX that the driver compiles, for everything from Turing on.
+# libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). What every card needs
+# is built for Turing, Ampere, Ada and Hopper, and as PTX, which the driver compiles, for what comes
+# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu) are for Hopper alone.
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
-add_library(nibble_cuda MODULE
-  ../device/cuda_device.cu cuda/table.cc
-  activation/cuda.cu norm/cuda.cu sample/cuda.cu
+set(every_card
+  ../device/cuda_device.cu activation/cuda.cu norm/cuda.cu sample/cuda.cu
   attention/cuda.cu attention/cuda_decode.cu attention/cuda_prefill.cu
-  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu)
+  matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
+  matmul/cuda_tiles.cu)
+set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
+add_library(nibble_cuda MODULE cuda/table.cc ${every_card} ${hopper_only})
+set(hopper -gencode=arch=compute_90a,code=sm_90a)
+set_source_files_properties(${hopper_only} PROPERTIES COMPILE_OPTIONS "${hopper}")
+set_source_files_properties(${every_card} PROPERTIES COMPILE_OPTIONS
+  "${hopper};-gencode=arch=compute_75,code=sm_75;-gencode=arch=compute_80,code=sm_80;\
+-gencode=arch=compute_89,code=sm_89;-gencode=arch=compute_90,code=compute_90")
 target_include_directories(nibble_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
                            ${CUDAToolkit_INCLUDE_DIRS})
 # Bit equality of dequantized weights forbids fusing d*q+m; fused products are written out.
 target_compile_options(nibble_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --extended-lambda --expt-relaxed-constexpr -fmad=false
-    "SHELL:-gencode arch=compute_90a,code=sm_90a" "SHELL:-gencode arch=compute_75,code=compute_75"
     -Xcompiler=-fvisibility=hidden>)
 set_target_properties(nibble_cuda PROPERTIES
   CUDA_ARCHITECTURES OFF

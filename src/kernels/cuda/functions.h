@@ -33,6 +33,16 @@ void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x
             float* y, int64_t ldy, int64_t m);
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
           int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
+                   int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
+void multiply_codes(NibbleCudaContext* context, const CudaWeight* weight, int integers,
+                    const void* x, int64_t ldx, const float* scale, const float* row_scale,
+                    void* sum, int64_t lds, float* y, int64_t ldy, int64_t m);
+void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, float* const* y,
+                  const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
+                  int64_t m);
+void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
+                   float* y, int64_t ldy, int64_t m);
 double read_seconds(NibbleCudaContext* context, int64_t bytes);
 double product_seconds(NibbleCudaContext* context, int64_t n);
 

@@ -21,6 +21,10 @@ constexpr nibble::kernels::CudaKernels kKernels = {
     nibble::kernels::cuda::prepare,
     nibble::kernels::cuda::matvec,
     nibble::kernels::cuda::gemm,
+    nibble::kernels::cuda::multiply_few,
+    nibble::kernels::cuda::multiply_many,
+    nibble::kernels::cuda::prepare_codes,
+    nibble::kernels::cuda::multiply_codes,
     nibble::kernels::cuda::read_seconds,
     nibble::kernels::cuda::product_seconds,
 };

@@ -1,47 +1,16 @@
 // y = x W^T for many tokens: rows of W are dequantized into a panel, which cuBLASLt multiplies. The
 // library (half a gigabyte, part of the CUDA toolkit) is opened when a card is.
-#include <cublasLt.h>
 #include <dlfcn.h>
 
-#include <array>
 #include <cstdio>
-#include <map>
 #include <new>
 
 #include "kernels/cuda/functions.h"
 #include "kernels/matmul/cuda_codes.cuh"
+#include "kernels/matmul/cuda_cublas.cuh"
+#include "kernels/matmul/cuda_tiles.cuh"
 
 namespace nibble::kernels {
-
-// cuBLASLt's functions, its handle and what it was found best for each shape.
-class CublasLt {
- public:
-  static constexpr size_t kWorkspace = size_t{32} << 20;
-
-  ~CublasLt() {
-    if (workspace != nullptr) cudaFree(workspace);
-    if (handle != nullptr) destroy(handle);
-  }
-
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-
-  cublasLtHandle_t handle = nullptr;
-  void* workspace = nullptr;
-  // (n, m, k, ldx, ldp, ldy, bf16, alignment of x, of y)
-  using Shape = std::array<int64_t, 9>;
-  std::map<Shape, cublasLtMatmulAlgo_t> algorithms;
-};
 
 void CublasLtDeleter::operator()(CublasLt* handle) const { delete handle; }
 
@@ -49,9 +18,8 @@ namespace cuda {
 namespace {
 
 void* open_library() {
-  for (const char* name :
-       {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
-        "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13"}) {
+  for (const char* name : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
+                           "/usr/local/cuda/targets/x86_64-linux/lib/libcublasLt.so.13"}) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL); library != nullptr) return library;
   }
   return nullptr;
@@ -78,22 +46,48 @@ bool load_all(void* library, CublasLt& lt) {
          load(library, "cublasLtMatmulAlgoGetHeuristic", lt.heuristic);
 }
 
+cudaDataType_t type_of(In in) {
+  switch (in) {
+    case In::kF32:
+      return CUDA_R_32F;
+    case In::kBf16:
+      return CUDA_R_16BF;
+    case In::kS8:
+      return CUDA_R_8I;
+    default:
+      return CUDA_R_8F_E4M3;
+  }
+}
+
 // The descriptions of one product. cuBLASLt counts columns first: Y^T (n, m) = P^T X^T with the
 // panel P^T as (k, n), transposed, and X^T as (k, m).
 struct Product {
-  Product(CublasLt& library, const CublasLt::Shape& shape) : lt(library) {
-    const auto [n, m, k, ldx, ldp, ldy, bf16, of_x, of_y] = shape;
-    const cudaDataType_t in = bf16 != 0 ? CUDA_R_16BF : CUDA_R_32F;
+  Product(CublasLt& library, const CublasLt::Shape& shape, const OuterScales& scales)
+      : lt(library) {
+    const auto [n, m, k, ldx, ldp, ldy, kind, of_x, of_y] = shape;
+    const cudaDataType_t in = type_of(static_cast<In>(kind));
+    const bool integers = in == CUDA_R_8I;
+    const cudaDataType_t out = integers ? CUDA_R_32I : CUDA_R_32F;
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    fine = lt.desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-           lt.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) ==
+    fine = lt.desc_create(&desc, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F, out) ==
                CUBLAS_STATUS_SUCCESS &&
+           set(CUBLASLT_MATMUL_DESC_TRANSA, transposed) &&
            lt.layout_create(&a, in, static_cast<uint64_t>(k), static_cast<uint64_t>(n), ldp) ==
                CUBLAS_STATUS_SUCCESS &&
            lt.layout_create(&b, in, static_cast<uint64_t>(k), static_cast<uint64_t>(m), ldx) ==
                CUBLAS_STATUS_SUCCESS &&
-           lt.layout_create(&c, CUDA_R_32F, static_cast<uint64_t>(n), static_cast<uint64_t>(m),
-                            ldy) == CUBLAS_STATUS_SUCCESS;
+           lt.layout_create(&c, out, static_cast<uint64_t>(n), static_cast<uint64_t>(m), ldy) ==
+               CUBLAS_STATUS_SUCCESS;
+    if (static_cast<In>(kind) != In::kE4M3Scaled) return;
+    constexpr auto kOuter = static_cast<int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    fine = fine && set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kOuter) &&
+           set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kOuter) &&
+           set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.panel) &&
+           set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
+  }
+  template <class T>
+  bool set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return lt.desc_set(desc, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
   }
   ~Product() {
     if (c != nullptr) lt.layout_destroy(c);
@@ -112,10 +106,11 @@ struct Product {
   bool fine = false;
 };
 
+// Null: cuBLASLt has none for this card.
 const cublasLtMatmulAlgo_t* best_algorithm(CublasLt& lt, const CublasLt::Shape& shape,
                                            const Product& product) {
   if (const auto known = lt.algorithms.find(shape); known != lt.algorithms.end()) {
-    return &known->second;
+    return known->second ? &*known->second : nullptr;
   }
   cublasLtMatmulPreference_t preference = nullptr;
   if (lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
@@ -132,9 +127,12 @@ const cublasLtMatmulAlgo_t* best_algorithm(CublasLt& lt, const CublasLt::Shape& 
   const cublasStatus_t status = lt.heuristic(lt.handle, product.desc, product.a, product.b,
                                              product.c, product.c, preference, 1, &result, &found);
   lt.preference_destroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0) return nullptr;
-  return &lt.algorithms.emplace(shape, result.algo).first->second;
+  const bool fine = status == CUBLAS_STATUS_SUCCESS && found > 0;
+  lt.algorithms.emplace(shape, fine ? std::optional(result.algo) : std::nullopt);
+  return best_algorithm(lt, shape, product);
 }
+
+}  // namespace
 
 // The largest power of two up to 256 that divides an address.
 int64_t alignment(const void* address) {
@@ -143,19 +141,23 @@ int64_t alignment(const void* address) {
   return out;
 }
 
-// y (m, n) = x (m, k) panel^T, panel (n, k).
 bool multiply(CublasLt& lt, cudaStream_t stream, const CublasLt::Shape& shape, const void* panel,
-              const void* x, float* y) {
-  const Product product(lt, shape);
+              const void* x, void* y, const OuterScales& scales) {
+  const Product product(lt, shape, scales);
   if (!product.fine) return false;
   const cublasLtMatmulAlgo_t* algorithm = best_algorithm(lt, shape, product);
   if (algorithm == nullptr) return false;
+  const bool integers = static_cast<In>(shape[6]) == In::kS8;
   const float one = 1;
-  const float none = 0;
-  return lt.matmul(lt.handle, product.desc, &one, panel, product.a, x, product.b, &none, y,
-                   product.c, y, product.c, algorithm, lt.workspace, CublasLt::kWorkspace,
-                   stream) == CUBLAS_STATUS_SUCCESS;
+  const int32_t integer_one = 1;
+  const int32_t none = 0;  // of either type
+  return lt.matmul(lt.handle, product.desc,
+                   integers ? static_cast<const void*>(&integer_one) : &one, panel, product.a, x,
+                   product.b, &none, y, product.c, y, product.c, algorithm, lt.workspace,
+                   CublasLt::kWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
 }
+
+namespace {
 
 // Rows [first, first + rows) to panel (rows, ldp), in the order of the codes; zeros from k on.
 template <int kBits, class Out>
@@ -214,16 +216,21 @@ const char* missing(NibbleCudaContext* context) {
 
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
           int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m) {
-  const int64_t ldp = (weight->k + 31) / 32 * 32;
+  const bool tiles = weight->tiles.bits != 0;
+  const int64_t ldp = tiles ? weight->tiles.k_pad : (weight->k + 31) / 32 * 32;
   const int64_t row_bytes = ldp * (bf16 != 0 ? 2 : 4);
   constexpr int64_t kStep = 64;
   const int64_t most = panel_bytes / row_bytes / kStep * kStep;
   for (int64_t first = 0; first < weight->n; first += most) {
     const int64_t rows = weight->n - first < most ? weight->n - first : most;
-    dequantize(context, *weight, first, rows, panel, ldp, bf16 != 0);
+    if (tiles) {
+      panel_of_tiles(context, *weight, first, rows, static_cast<__nv_bfloat16*>(panel), ldp);
+    } else {
+      dequantize(context, *weight, first, rows, panel, ldp, bf16 != 0);
+    }
     float* to = y + first;
-    const CublasLt::Shape shape = {rows, m,    ldp,          ldx,         ldp,
-                                   ldy,  bf16, alignment(x), alignment(to)};
+    const auto in = static_cast<int64_t>(bf16 != 0 ? In::kBf16 : In::kF32);
+    const CublasLt::Shape shape = {rows, m, ldp, ldx, ldp, ldy, in, alignment(x), alignment(to)};
     if (!multiply(*context->cublas, context->enter(), shape, panel, x, to)) {
       context->note("cuBLASLt", "a product was refused");
     }
@@ -283,7 +290,7 @@ double read_seconds(NibbleCudaContext* context, int64_t bytes) {
     return 0;
   }
   fill_bf16<<<blocks_for(bytes / 2), kThreads, 0, context->stream>>>(static_cast<uint16_t*>(memory),
-                                                                    bytes / 2);
+                                                                     bytes / 2);
   auto* out = reinterpret_cast<uint32_t*>(static_cast<char*>(memory) + bytes);
   const double seconds = best_seconds(context, [&] {
     read_all<<<context->multiprocessors * 8, 512, 0, context->stream>>>(
@@ -303,7 +310,8 @@ double product_seconds(NibbleCudaContext* context, int64_t n) {
   }
   fill_bf16<<<blocks_for(2 * n * n), kThreads, 0, context->stream>>>(
       reinterpret_cast<uint16_t*>(memory), 2 * n * n);
-  const CublasLt::Shape shape = {n, n, n, n, n, n, 1, 256, 256};
+  const auto bf16 = static_cast<int64_t>(In::kBf16);
+  const CublasLt::Shape shape = {n, n, n, n, n, n, bf16, 256, 256};
   bool fine = true;
   const double seconds = best_seconds(context, [&] {
     fine = fine && multiply(*context->cublas, context->stream, shape, memory, memory + 2 * square,

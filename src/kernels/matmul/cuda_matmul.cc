@@ -5,18 +5,31 @@
 
 #include "base/check.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/matmul/cuda_tiles.h"
+#include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
 
 namespace nibble::kernels {
 namespace {
 
 // What a kernel does; the index of its line in the list.
-enum Path { kCodes, kPanelBf16, kPanelF32 };
+enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
 
-// Up to 8 tokens a warp reads the codes of a row once; from there on panels are dequantized. These
-// are the reference kernels: crossovers are to be measured with the fast ones.
+// Crossovers measured on an H200 (docs/cuda-notebook.md). The kernels for tiles are for Hopper; the
+// others are the reference, for every format and card: up to 8 tokens a warp reads the codes of a
+// row once, from there on panels are dequantized.
 constexpr int64_t kFewTokens = 8;
+constexpr int64_t kFewTokensOfTiles = 16;
+constexpr int64_t kManyTokensOfTiles = 1024;
 constexpr Kernel kList[] = {
+    {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
+     Form::kRows, 1, 1, INT64_MAX, nullptr},
+    {"matmul_s8_s8_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 1, 1, INT64_MAX, nullptr},
+    {"matvec_bf16_int_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 16, 1, kFewTokensOfTiles, nullptr},
+    {"matmul_bf16_int_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 1, kFewTokensOfTiles + 1, kManyTokensOfTiles, nullptr},
     {"matvec_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
      8, 1, kFewTokens, nullptr},
     {"matmul_bf16_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
@@ -27,13 +40,24 @@ constexpr Kernel kList[] = {
 
 Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
 
-std::string refusal(const Kernel& kernel, const device::Gpu& gpu, const MatmulPolicy& policy) {
+std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const device::Gpu& gpu,
+                    const MatmulPolicy& policy) {
   if (!glob_matches(policy.kernel_glob, kernel.name)) {
     return fmt::format("its name does not match --kernel {}", policy.kernel_glob);
   }
-  if (path_of(kernel) != kPanelBf16) return "";
+  const Path path = path_of(kernel);
+  if (path == kE4M3) return codes_refusal(Codes::kE4M3, problem, gpu, policy);
+  if (path == kS8) return codes_refusal(Codes::kS8, problem, gpu, policy);
+  if (path == kCodes || path == kPanelF32) return "";
   if (policy.precision == Precision::kExact) {
     return "rounds weights and activations to bf16; --precision exact wants float";
+  }
+  if (path == kFew || path == kMany) {
+    if (gpu.major != 9) {
+      return fmt::format("is for Hopper (compute capability 9.0); {} has {}.{}", gpu.name,
+                         gpu.major, gpu.minor);
+    }
+    return tiles_refusal(problem.weight);
   }
   if (!gpu.at_least(8, 0)) {
     return fmt::format("needs bf16 products (compute capability 8.0); {} has {}.{}", gpu.name,
@@ -53,59 +77,105 @@ constexpr int64_t kPanelMost = int64_t{256} << 20;
 struct Input {
   const void* data = nullptr;
   int64_t ld = 0;
+  const float* scale = nullptr;  // of codes, for each token
 };
 
 struct Job {
   const CudaPacked* packed = nullptr;
   Path path = kCodes;
+  bool x_is_f32 = false;  // of kFew: as the layers have it
   Input x;
 
-  bool bf16() const { return path == kPanelBf16; }
+  bool tiles() const { return packed->weight.tiles.bits != 0; }
+  bool codes() const { return path == kE4M3 || path == kS8; }
+  bool bf16() const { return path == kPanelBf16 || path == kMany || (path == kFew && !x_is_f32); }
+  int64_t input_bytes() const { return codes() ? 1 : bf16() ? 2 : 4; }
   // Inputs are padded so that rows are read in whole chunks.
-  int64_t k_pad() const { return (packed->weight.k + 31) / 32 * 32; }
+  int64_t k_pad() const {
+    return tiles() && bf16() ? packed->weight.tiles.k_pad : (packed->weight.k + 31) / 32 * 32;
+  }
   bool changes_x() const {
     const CudaInput& in = packed->input;
     return in.factor != nullptr || in.hadamard != 0 || in.order != nullptr ||
            in.activation.type != tensor::ActivationFormat::Type::kFloat;
   }
   bool as_it_is(const float* from, int64_t ldx) const {
-    return !bf16() && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
+    return input_bytes() == 4 && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
            reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  }
+  // One launch saved: the kernel for few tokens rounds x itself.
+  bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
+    constexpr int64_t kMost = 4;
+    return path == kFew && m <= kMost && !changes_x() && packed->weight.k % 8 == 0 &&
+           ldx % 4 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  }
+  bool same_tiles(const Job& other) const {
+    const CudaTiles& a = packed->weight.tiles;
+    const CudaTiles& b = other.packed->weight.tiles;
+    return a.bits == b.bits && a.group == b.group && a.k_pad == b.k_pad &&
+           a.scales_are_bf16 == b.scales_are_bf16 && (a.zeros == nullptr) == (b.zeros == nullptr);
   }
   // Of weights of a card, pointers tell tables apart; equal tables of two weights are two tables.
   bool same_input(const Job& other) const {
     const CudaInput& a = packed->input;
     const CudaInput& b = other.packed->input;
-    return bf16() == other.bf16() && packed->weight.k == other.packed->weight.k &&
-           a.factor == b.factor && a.hadamard == b.hadamard && a.order == b.order &&
-           a.activation == b.activation && a.input_scale == b.input_scale &&
-           a.input_zero == b.input_zero;
+    return input_bytes() == other.input_bytes() && k_pad() == other.k_pad() &&
+           packed->weight.k == other.packed->weight.k && a.factor == b.factor &&
+           a.hadamard == b.hadamard && a.order == b.order && a.activation == b.activation &&
+           a.input_scale == b.input_scale && a.input_zero == b.input_zero;
   }
 };
 
 Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int64_t ldx,
                int64_t m) {
-  if (job.as_it_is(x, ldx)) return {x, ldx};
+  if (job.as_it_is(x, ldx) || job.x_is_f32) return {x, ldx};
   const int64_t k = job.packed->weight.k;
   const int64_t ld = job.k_pad();
-  auto* work =
-      reinterpret_cast<float*>(cuda.scratch(kWorkSlot, static_cast<size_t>(m * k) * sizeof(float)));
-  std::byte* out = cuda.scratch(slot, static_cast<size_t>(m * ld) * (job.bf16() ? 2 : 4));
+  const auto work_bytes = static_cast<size_t>(m * (k + 3)) * sizeof(float) + static_cast<size_t>(k);
+  auto* work = reinterpret_cast<float*>(cuda.scratch(kWorkSlot, work_bytes));
+  const int64_t bytes = (m * ld * job.input_bytes() + 255) / 256 * 256;
+  const int64_t of_scales = job.codes() ? m * int64_t{sizeof(float)} : 0;
+  std::byte* out = cuda.scratch(slot, static_cast<size_t>(bytes + of_scales));
+  if (job.codes()) {
+    auto* scale = reinterpret_cast<float*>(out + bytes);
+    cuda.kernels().prepare_codes(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
+                                 scale);
+    return {out, ld, scale};
+  }
   cuda.kernels().prepare(cuda.context(), &job.packed->input, x, ldx, m, k, work, out, ld,
                          job.bf16());
   return {out, ld};
 }
 
+// y is where the sums go, if it can be read there four at a time.
+void run_codes(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
+  const CudaWeight& weight = job.packed->weight;
+  void* sum = target.y;
+  int64_t lds = target.ldy;
+  if (lds % 4 != 0 || reinterpret_cast<uintptr_t>(sum) % 16 != 0) {
+    lds = weight.n;
+    sum = cuda.scratch(kPanelSlot, static_cast<size_t>(m * lds) * sizeof(float));
+  }
+  cuda.kernels().multiply_codes(cuda.context(), &weight, job.path == kS8, job.x.data, job.x.ld,
+                                job.x.scale, job.packed->row_scale, sum, lds, target.y, target.ldy,
+                                m);
+}
+
 void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
+  if (job.codes()) return run_codes(cuda, job, target, m);
+  if (job.path == kMany) {
+    return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y,
+                                 target.ldy, m);
+  }
   if (job.path == kCodes) {
     kernels.matvec(cuda.context(), &weight, static_cast<const float*>(job.x.data), job.x.ld,
                    target.y, target.ldy, m);
     return;
   }
   constexpr int64_t kLeastRows = 64;
-  const int64_t row_bytes = job.k_pad() * (job.bf16() ? 2 : 4);
+  const int64_t row_bytes = job.k_pad() * job.input_bytes();
   const int64_t whole = (weight.n + kLeastRows - 1) / kLeastRows * kLeastRows * row_bytes;
   const int64_t bytes = std::max(std::min(whole, kPanelMost), kLeastRows * row_bytes);
   std::byte* panel = cuda.scratch(kPanelSlot, static_cast<size_t>(bytes));
@@ -113,9 +183,48 @@ void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t
                target.ldy, m);
 }
 
+// Those of the jobs for few tokens that read the same x in the same way are one launch.
+void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const MatmulTarget> targets,
+             int64_t m) {
+  const CudaWeight* weights[kMostTargets];
+  float* y[kMostTargets];
+  int64_t ldy[kMostTargets];
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    weights[i] = &jobs[i].packed->weight;
+    y[i] = targets[i].y;
+    ldy[i] = targets[i].ldy;
+  }
+  cuda.kernels().multiply_few(cuda.context(), weights, y, ldy, static_cast<int>(jobs.size()),
+                              jobs[0].x.data, jobs[0].x_is_f32, jobs[0].x.ld, m);
+}
+
+// Of the kernels that fit, those that read one packing: tiles, where there are kernels for them and
+// none for the codes of inputs.
+const char* only_one_packing(std::vector<const Kernel*>& fitting) {
+  const auto is = [](Path path) {
+    return [path](const Kernel* kernel) { return path_of(*kernel) == path; };
+  };
+  const auto of_codes = [](const Kernel* k) { return path_of(*k) == kE4M3 || path_of(*k) == kS8; };
+  const auto of_tiles = [](const Kernel* k) { return path_of(*k) == kFew || path_of(*k) == kMany; };
+  if (std::any_of(fitting.begin(), fitting.end(), of_codes) ||
+      std::none_of(fitting.begin(), fitting.end(), of_tiles)) {
+    std::erase_if(fitting, of_tiles);
+    return kCudaPacking;
+  }
+  std::erase_if(fitting, is(kCodes));
+  std::erase_if(fitting, is(kPanelF32));
+  return kTilePacking;
+}
+
 }  // namespace
 
 std::span<const Kernel> cuda_kernels() { return kList; }
+
+bool multiplies_codes(const Choice& choice) {
+  return std::any_of(choice.ranges.begin(), choice.ranges.end(), [](const ChoiceRange& range) {
+    return path_of(*range.kernel) == kE4M3 || path_of(*range.kernel) == kS8;
+  });
+}
 
 int64_t cuda_workspace_bytes() {
   constexpr int64_t kOfCublas = int64_t{32} << 20;
@@ -127,7 +236,7 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
   Choice out;
   std::vector<const Kernel*> fitting;
   for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, gpu, policy);
+    std::string why = refusal(kernel, problem, gpu, policy);
     if (why.empty()) {
       fitting.push_back(&kernel);
     } else {
@@ -140,9 +249,9 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
                             tensor::to_string(problem.weight), problem.n, problem.k, gpu.name,
                             joined(out.refusals)));
   }
-  out.packing = kCudaPacking;
+  out.packing = only_one_packing(fitting);
   out.ranges = ranges_of(fitting);
-  out.activation = activation_for(problem, policy);
+  if (!weight_only(problem, gpu, policy)) out.activation = activation_for(problem, policy);
   const Kernel* last = fitting.front();
   for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
   std::erase_if(out.refusals, [&](const Refusal& r) {
@@ -160,11 +269,24 @@ void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> target
     Job& job = jobs[i];
     job.packed = targets[i].weight->cuda.get();
     job.path = path_of(kernel_for(targets[i].weight->choice, m));
+    job.x_is_f32 = job.can_read_f32(x, ldx, m);
     const Job* twin =
         std::find_if(jobs, jobs + i, [&](const Job& other) { return job.same_input(other); });
     job.x = twin != jobs + i ? twin->x
                              : prepared(cuda, kInputSlot + static_cast<int>(i), job, x, ldx, m);
-    run(cuda, job, targets[i], m);
+  }
+  for (size_t i = 0; i < targets.size();) {
+    size_t end = i + 1;
+    if (jobs[i].path == kFew) {
+      while (end < targets.size() && jobs[end].path == kFew && jobs[end].x.data == jobs[i].x.data &&
+             jobs[end].same_tiles(jobs[i])) {
+        ++end;
+      }
+      run_few(cuda, {jobs + i, end - i}, targets.subspan(i, end - i), m);
+    } else {
+      run(cuda, jobs[i], targets[i], m);
+    }
+    i = end;
   }
 }
 

@@ -2,6 +2,7 @@
 // with up to kMostTokens rows of x. And the look-up of single rows.
 #include "kernels/cuda/functions.h"
 #include "kernels/matmul/cuda_codes.cuh"
+#include "kernels/matmul/cuda_tiles.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -87,6 +88,7 @@ void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x
 
 void look_up(NibbleCudaContext* context, const CudaWeight* weight, const int32_t* ids, int64_t m,
              float* out) {
+  if (weight->tiles.bits != 0) return look_up_tiles(context, *weight, ids, m, out);
   with_bits(*weight, [&]<int kBits>() {
     look_up_rows<kBits>
         <<<static_cast<unsigned>(m), kThreads, 0, context->enter()>>>(*weight, ids, out);

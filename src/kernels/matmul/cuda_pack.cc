@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/matmul/cuda_tiles.h"
+#include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
 
 namespace nibble::kernels {
@@ -38,9 +40,10 @@ void put_row(const QuantizedWeight& w, const CudaLayout& l, int64_t n, std::byte
     std::memcpy(to, from, static_cast<size_t>(w.k * unit));
     return;
   }
-  for (int64_t k = 0; k < w.k; ++k) {
-    to[k / 2] |= (from[k] & std::byte{15}) << (k % 2 * 4);
+  for (int64_t i = 0; i < w.k / 2; ++i) {
+    to[i] = (from[2 * i] & std::byte{15}) | from[2 * i + 1] << 4;
   }
+  if (w.k % 2 != 0) to[w.k / 2] = from[w.k - 1] & std::byte{15};
 }
 
 template <class T>
@@ -96,42 +99,63 @@ Result<tensor::Buffer> cuda_image(const QuantizedWeight& w, const CudaLayout& l,
   return image;
 }
 
+namespace {
+
+Result<void> put_in_tiles(const QuantizedWeight& w, device::Stream& stream, CudaPacked& out) {
+  const TileLayout l = tile_layout(w.n, w.k, w.format, needs_zeros(w));
+  NIBBLE_ASSIGN(const tensor::Buffer image, tile_image(w, l, stream));
+  NIBBLE_ASSIGN(out.image, device::Memory::copy_of(stream, image.data(), image.size()));
+  out.weight.tiles = tiles_at(l, out.image.data());
+  return {};
+}
+
+Result<void> put_simply(const QuantizedWeight& w, device::Stream& stream, CudaPacked& out) {
+  const CudaLayout l = cuda_layout(w.n, w.k, w.format);
+  NIBBLE_ASSIGN(const tensor::Buffer image, cuda_image(w, l, stream));
+  NIBBLE_ASSIGN(out.image, device::Memory::copy_of(stream, image.data(), image.size()));
+  const WeightFormat& f = w.format;
+  out.weight.row_bytes = l.row_bytes;
+  out.weight.code_bits = l.code_bits;
+  out.weight.is_bf16 = f.element == tensor::Element::kBF16;
+  out.weight.group_n = f.group_n == 0 ? w.n : f.group_n;
+  out.weight.group_k = f.group_k == 0 ? w.k : f.group_k;
+  out.weight.groups = w.groups();
+  out.weight.code = at<std::byte>(out.image, l.codes);
+  out.weight.value = at<float>(out.image, l.values);
+  out.weight.scale = at<float>(out.image, l.scale);
+  out.weight.zero = at<float>(out.image, l.zero);
+  out.weight.offset = at<float>(out.image, l.offset);
+  return {};
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const CudaPacked>> pack_for_cuda(const QuantizedWeight& w,
                                                         const Choice& choice,
                                                         device::Stream& stream) {
-  const CudaLayout l = cuda_layout(w.n, w.k, w.format);
   auto out = std::make_shared<CudaPacked>();
   out->cuda = stream.shared_cuda();
-  {
-    NIBBLE_ASSIGN(const tensor::Buffer image, cuda_image(w, l, stream));
-    NIBBLE_ASSIGN(out->image, device::Memory::copy_of(stream, image.data(), image.size()));
-  }
+  out->weight.n = w.n;
+  out->weight.k = w.k;
+  NIBBLE_TRY(choice.packing == kTilePacking ? put_in_tiles(w, stream, *out)
+                                            : put_simply(w, stream, *out));
   if (w.format.act_order) {
     NIBBLE_ASSIGN(out->order, copy_of(stream, w.order));
   }
   NIBBLE_ASSIGN(out->factor, copy_of(stream, w.input_factor));
   const auto* order = reinterpret_cast<const int32_t*>(out->order.data());
-  const WeightFormat& f = w.format;
-  out->weight = {w.n,
-                 w.k,
-                 l.row_bytes,
-                 l.code_bits,
-                 f.element == tensor::Element::kBF16,
-                 f.group_n == 0 ? w.n : f.group_n,
-                 f.group_k == 0 ? w.k : f.group_k,
-                 w.groups(),
-                 at<std::byte>(out->image, l.codes),
-                 at<float>(out->image, l.values),
-                 at<float>(out->image, l.scale),
-                 at<float>(out->image, l.zero),
-                 at<float>(out->image, l.offset),
-                 order};
+  out->weight.order = order;
   out->input = {reinterpret_cast<const float*>(out->factor.data()),
                 w.input_hadamard,
                 choice.activation,
                 w.input_scale,
                 w.input_zero,
                 order};
+  if (multiplies_codes(choice)) {
+    NIBBLE_ASSIGN(out->row_scales, copy_of(stream, row_scales(w)));
+    const auto* expanded = reinterpret_cast<const float*>(out->row_scales.data());
+    out->row_scale = expanded != nullptr ? expanded : out->weight.scale;
+  }
   return std::shared_ptr<const CudaPacked>(std::move(out));
 }
 

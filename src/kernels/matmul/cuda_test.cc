@@ -4,11 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/abi.h"
-#include "kernels/hadamard/hadamard.h"
-#include "kernels/matmul/cuda_weight.h"
-#include "kernels/matmul/random_weight.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/matmul/cuda_test_card.h"
 
 namespace nibble::kernels {
 namespace {
@@ -17,21 +13,6 @@ using device::gpu_h200;
 using tensor::Element;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
-
-device::Hardware with_card(const device::Gpu& gpu) {
-  device::Hardware out = device::hardware_with(device::Isa::kAvx2);
-  out.gpu = gpu;
-  return out;
-}
-
-std::string ranges(const Result<Choice>& choice) {
-  if (!choice) return choice.error().message;
-  std::string out = choice->packing + ":";
-  for (const ChoiceRange& r : choice->ranges) {
-    out += " " + std::to_string(r.m_min) + "+ " + kernel_name(*r.kernel);
-  }
-  return out;
-}
 
 const WeightFormat kFormat = {
     .element = Element::kU4, .scaled = true, .group_k = 48, .zero = ZeroKind::kInteger};
@@ -42,8 +23,10 @@ TEST(cuda_choose, an_h200_runs_every_format_and_exact_means_float) {
             "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
   const auto exact = choose(problem, with_card(gpu_h200()), {.precision = Precision::kExact});
   EXPECT_EQ(ranges(exact), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(exact->refusals.size(), 1u);
-  EXPECT_EQ(exact->refusals[0].why,
+  ASSERT_EQ(exact->refusals.size(), 5u);
+  EXPECT_EQ(exact->refusals[0].why, "reads e4m3; the weight is u4");
+  EXPECT_EQ(exact->refusals[1].why, "reads s5 to s8; the weight is u4");
+  EXPECT_EQ(exact->refusals[4].why,
             "rounds weights and activations to bf16; --precision exact wants float");
 }
 
@@ -54,8 +37,9 @@ TEST(cuda_choose, cards_without_bf16_multiply_in_float) {
   gpu.minor = 5;
   const auto choice = choose({64, 64, kFormat, {}}, with_card(gpu), {});
   EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(choice->refusals.size(), 1u);
-  EXPECT_EQ(choice->refusals[0].why,
+  ASSERT_EQ(choice->refusals.size(), 5u);
+  EXPECT_EQ(choice->refusals[2].why, "is for Hopper (compute capability 9.0); Tesla T4 has 7.5");
+  EXPECT_EQ(choice->refusals[4].why,
             "needs bf16 products (compute capability 8.0); Tesla T4 has 7.5");
 }
 
@@ -65,7 +49,70 @@ TEST(cuda_choose, a_glob_forces_one_kernel_and_another_is_refused_for_the_card) 
       "cuda: 1+ matvec_f32_any_f32_cuda");
   EXPECT_EQ(ranges(choose({64, 64, kFormat, {}}, with_card(gpu_h200()), {.kernel_glob = "*avx2"})),
             "no kernel multiplies a u4g48+zp weight of 64 x 64 on NVIDIA H200: "
-            "matvec_f32_any_f32_cuda and 2 more: its name does not match --kernel *avx2");
+            "matmul_e4m3_e4m3_f32_cuda and 6 more: its name does not match --kernel *avx2");
+}
+
+using Activation = tensor::ActivationFormat;
+constexpr Activation kE4M3Token = {.type = Activation::Type::kE4M3};
+constexpr Activation kS8Token = {.type = Activation::Type::kS8};
+constexpr WeightFormat kE4M3Rows = {.element = Element::kE4M3, .scaled = true};
+constexpr WeightFormat kS8Rows = {.element = Element::kS8, .scaled = true};
+
+TEST(cuda_choose, fp8_and_int8_layers_multiply_codes_with_codes) {
+  WeightFormat tensor = kE4M3Rows;
+  tensor.group_n = 0;
+  for (const WeightFormat& format : {kE4M3Rows, tensor}) {
+    EXPECT_EQ(ranges(choose({64, 96, format, kE4M3Token}, with_card(gpu_h200()), {})),
+              "cuda: 1+ matmul_e4m3_e4m3_f32_cuda");
+  }
+  EXPECT_EQ(ranges(choose({64, 96, kS8Rows, kS8Token}, with_card(gpu_h200()), {})),
+            "cuda: 1+ matmul_s8_s8_f32_cuda");
+}
+
+TEST(cuda_choose, codes_are_not_multiplied_where_they_are_not_what_is_meant) {
+  const auto why = [](const MatmulProblem& problem, Precision precision = Precision::kFast) {
+    const auto choice = choose(problem, with_card(gpu_h200()), {.precision = precision});
+    const size_t line = problem.weight.element == Element::kS8 ? 1 : 0;
+    return choice && choice->refusals.size() > line ? choice->refusals[line].why : "";
+  };
+  WeightFormat blocks = kE4M3Rows;
+  blocks.group_n = blocks.group_k = 128;
+  WeightFormat other = kE4M3Rows;
+  other.element = Element::kE4M3FNUZ;
+  Activation grouped = kE4M3Token;
+  grouped.granularity = Activation::Granularity::kGroup;
+  grouped.group = 128;
+  Activation shifted = kS8Token;
+  shifted.asymmetric = true;
+  EXPECT_EQ(why({256, 256, blocks, grouped}),
+            "wants one scale, and no zero point, for each row; the weight is e4m3b128x128");
+  EXPECT_EQ(why({256, 256, other, kE4M3Token}), "reads e4m3; the weight is e4m3fnuz");
+  EXPECT_EQ(why({256, 256, kE4M3Rows, grouped}),
+            "wants inputs as e4m3 with one scale for each token; here they are e4m3 g128");
+  EXPECT_EQ(why({256, 256, kE4M3Rows, {}}),
+            "wants inputs as e4m3 with one scale for each token; here they are float");
+  EXPECT_EQ(why({256, 256, kS8Rows, shifted}),
+            "wants inputs as s8 with one scale for each token; here they are s8 token asym");
+  EXPECT_EQ(why({256, 100, kE4M3Rows, kE4M3Token}),
+            "needs N and K divisible by 16; they are 256 and 100");
+  EXPECT_EQ(why({256, 256, kE4M3Rows, kE4M3Token}, Precision::kExact),
+            "multiplies in tensor cores; --precision exact wants float");
+}
+
+TEST(cuda_choose, fp8_weights_are_weight_only_on_cards_without_fp8) {
+  device::Gpu gpu = gpu_h200();
+  gpu.name = "NVIDIA A100";
+  gpu.major = 8;
+  const MatmulProblem problem{64, 96, kE4M3Rows, kE4M3Token};
+  const auto choice = choose(problem, with_card(gpu), {});
+  EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
+  EXPECT_EQ(choice->refusals[0].why,
+            "needs FP8 products (compute capability 8.9); NVIDIA A100 has 8.0");
+  EXPECT_EQ(choice->activation, Activation());
+  const auto exact = choose(problem, with_card(gpu), {.precision = Precision::kExact});
+  EXPECT_EQ(exact->activation, kE4M3Token);
+  // Of int4 weights the inputs stay what the checkpoint wants: no kernel needs FP8 products for it.
+  EXPECT_EQ(choose({64, 96, kFormat, kE4M3Token}, with_card(gpu), {})->activation, kE4M3Token);
 }
 
 std::vector<WeightFormat> formats() {
@@ -137,84 +184,6 @@ TEST(cuda_pack, four_bits_take_half_a_byte) {
 
 // ---- on a card
 
-class Card : public testing::Test {
- protected:
-  void SetUp() override {
-    auto cuda = device::Cuda::open(0);
-    if (!cuda) GTEST_SKIP() << cuda.error().message;
-    if (const char* missing = (*cuda)->kernels().missing((*cuda)->context()); missing != nullptr) {
-      GTEST_SKIP() << missing;
-    }
-    cuda_ = *cuda;
-    stream_ = std::make_unique<device::Stream>(2, cuda_);
-  }
-
-  PackedWeight packed(const tensor::QuantizedWeight& w, const MatmulPolicy& policy) {
-    const MatmulProblem problem{w.n, w.k, w.format, w.activation};
-    auto choice = choose(problem, with_card(cuda_->gpu()), policy);
-    EXPECT_TRUE(choice) << choice.error().message;
-    auto out = pack(w, *choice, *stream_);
-    EXPECT_TRUE(out) << out.error().message;
-    return std::move(*out);
-  }
-
-  // y (m, n) of the card for x (m, k); every element was written.
-  std::vector<float> product(const PackedWeight& weight, const std::vector<float>& x, int64_t m) {
-    const int64_t n = weight.problem.n;
-    const int64_t k = weight.problem.k;
-    std::vector<float> y(static_cast<size_t>(m * n), NAN);
-    auto on_card = device::Floats::place(*stream_, x);
-    auto out = device::Memory::copy_of(*stream_, y.data(), y.size() * sizeof(float));
-    EXPECT_TRUE(on_card && out);
-    const MatmulTarget target{&weight, reinterpret_cast<float*>(out->data()), n};
-    matmul(*stream_, {&target, 1}, on_card->data(), k, m);
-    const auto ok = device::copy_to_host(*stream_, y.data(), out->data(), y.size() * sizeof(float));
-    EXPECT_TRUE(ok) << ok.error().message;
-    return y;
-  }
-
-  std::shared_ptr<device::Cuda> cuda_;
-  std::unique_ptr<device::Stream> stream_;
-};
-
-// x as the weight wants it: the reference.
-std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x) {
-  std::vector<float> out(x, x + w.k);
-  for (size_t i = 0; i < w.input_factor.size(); ++i) out[i] *= w.input_factor[i];
-  if (w.input_hadamard != 0) hadamard(out.data(), w.k, w.input_hadamard);
-  quantize_activation(w.activation, w.input_scale, w.input_zero, out.data(), w.k, out.data());
-  return out;
-}
-
-std::vector<float> normal_floats(int64_t count, uint32_t seed) {
-  Random random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& v : out) v = normal(random);
-  return out;
-}
-
-// `relative` of the sum of the magnitudes of a row's products.
-void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
-                    const std::vector<float>& y, double relative, const std::string& what) {
-  std::vector<float> row(static_cast<size_t>(w.k));
-  for (int64_t i = 0; i < m; ++i) {
-    const std::vector<float> xi = transformed(w, x.data() + i * w.k);
-    for (int64_t n = 0; n < w.n; ++n) {
-      tensor::dequantize_row(w, n, row.data());
-      double sum = 0;
-      double all = 0;
-      for (size_t k = 0; k < row.size(); ++k) {
-        sum += double{xi[k]} * double{row[k]};
-        all += std::fabs(double{xi[k]} * double{row[k]});
-      }
-      const double got = y[static_cast<size_t>(i * w.n + n)];
-      ASSERT_LE(std::fabs(got - sum), relative * all + 1e-30)
-          << what << " m " << m << " token " << i << " row " << n << ": " << got << ", not " << sum;
-    }
-  }
-}
-
 // Products of K terms summed in float32 in any order: (K + 8) 2^-24 covers every order.
 TEST_F(Card, exact_products_are_those_of_the_definition) {
   uint32_t seed = 100;
@@ -255,6 +224,9 @@ TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
       {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .is_static = true},
       {.type = A::Type::kS8, .granularity = A::Granularity::kGroup, .group = 32},
       {.type = A::Type::kS8, .outlier = 1.5f},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kTensor},
+      {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .asymmetric = true},
+      {.type = A::Type::kE4M3, .granularity = A::Granularity::kTensor},
       {.type = A::Type::kE4M3},
       {.type = A::Type::kE4M3, .upper_bound = 1.0f},
       {.type = A::Type::kE4M3, .granularity = A::Granularity::kGroup, .group = 128},
@@ -290,6 +262,85 @@ TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
         expect_product(w, x, m, product(weight, x, m), 168 * 0x1p-24,
                        tensor::to_string(activation));
       }
+    }
+  }
+}
+
+// A tensor core adds 32 FP8 products at once and keeps 13 bits or so below the largest of them: at
+// most 32 * 2^-13 of it is lost. Sums of integers are exact.
+TEST_F(Card, codes_times_codes_are_the_products_of_the_definition) {
+  uint32_t seed = 700;
+  Activation stored = kE4M3Token;
+  stored.granularity = Activation::Granularity::kTensor;
+  stored.is_static = true;
+  Activation bounded = kE4M3Token;
+  bounded.upper_bound = 1.0f;
+  Activation halves = kS8Token;
+  halves.half_range = true;
+  WeightFormat tensor = kE4M3Rows;
+  tensor.group_n = 0;
+  WeightFormat parts = kE4M3Rows;
+  parts.group_n = 16;
+  const std::pair<WeightFormat, Activation> cases[] = {
+      {kE4M3Rows, kE4M3Token}, {tensor, stored},  {parts, bounded},
+      {kS8Rows, kS8Token},     {kS8Rows, halves},
+  };
+  for (const auto& [format, activation] : cases) {
+    for (const auto& [n, k] : {std::pair{16, 16}, {48, 160}, {272, 2048}, {16384, 32}}) {
+      tensor::QuantizedWeight w = random_weight(format, n, k, seed++);
+      w.activation = activation;
+      w.input_scale = 0.01f;
+      if (k == 160) w.input_factor = normal_floats(k, seed++);
+      const PackedWeight weight = packed(w, {});
+      const std::string name = kernel_name(*weight.choice.ranges.back().kernel);
+      ASSERT_TRUE(name == "matmul_e4m3_e4m3_f32_cuda" || name == "matmul_s8_s8_f32_cuda") << name;
+      const bool fp8 = format.element == Element::kE4M3;
+      for (const int64_t m : {1, 15, 16, 17, 65}) {
+        const std::vector<float> x = normal_floats(m * k, seed++);
+        expect_product(w, x, m, product(weight, x, m), fp8 ? 0x1p-8 : 0x1p-20,
+                       name + " " + tensor::to_string(format));
+      }
+    }
+  }
+}
+
+TEST_F(Card, codes_times_codes_reach_outputs_of_any_alignment) {
+  tensor::QuantizedWeight w = random_weight(kE4M3Rows, 32, 64, 800);
+  w.activation = kE4M3Token;
+  const PackedWeight weight = packed(w, {});
+  constexpr int64_t kTokens = 20;
+  constexpr int64_t kStride = 37;
+  const std::vector<float> x = normal_floats(kTokens * 64, 801);
+  const std::vector<float> want = product(weight, x, kTokens);
+  std::vector<float> y(kTokens * kStride + 1, NAN);
+  auto on_card = device::Floats::place(*stream_, x);
+  auto out = device::Memory::copy_of(*stream_, y.data(), y.size() * sizeof(float));
+  ASSERT_TRUE(on_card && out);
+  const MatmulTarget target{&weight, reinterpret_cast<float*>(out->data()) + 1, kStride};
+  matmul(*stream_, {&target, 1}, on_card->data(), 64, kTokens);
+  ASSERT_TRUE(device::copy_to_host(*stream_, y.data(), out->data(), y.size() * sizeof(float)));
+  for (int64_t i = 0; i < kTokens; ++i) {
+    for (int64_t n = 0; n < kStride; ++n) {
+      const float got = y[static_cast<size_t>(1 + i * kStride + n)];
+      if (n >= 32) {
+        EXPECT_TRUE(std::isnan(got) || i + 1 == kTokens) << "written beyond the row";
+      } else {
+        EXPECT_NEAR(got, want[static_cast<size_t>(i * 32 + n)], 1e-3);
+      }
+    }
+  }
+}
+
+TEST_F(Card, what_is_not_finite_shows_in_products_of_codes) {
+  for (const WeightFormat& format : {kE4M3Rows, kS8Rows}) {
+    tensor::QuantizedWeight w = random_weight(format, 32, 64, 900);
+    w.activation = format.element == Element::kE4M3 ? kE4M3Token : kS8Token;
+    const PackedWeight weight = packed(w, {});
+    for (const float bad : {NAN, INFINITY}) {
+      std::vector<float> x = normal_floats(10 * 64, 901);
+      x[3 * 64 + 5] = bad;
+      const std::vector<float> y = product(weight, x, 10);
+      for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isfinite(y[i]), i / 32 != 3) << i;
     }
   }
 }

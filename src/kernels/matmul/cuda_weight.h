@@ -44,8 +44,10 @@ struct CudaPacked {
   device::Memory image;
   device::Memory order;
   device::Memory factor;
-  CudaWeight weight;
+  device::Memory row_scales;  // where the weight's own are for several rows
+  CudaWeight weight = {};
   CudaInput input;
+  const float* row_scale = nullptr;  // (n), for products of codes with codes
 };
 Result<std::shared_ptr<const CudaPacked>> pack_for_cuda(const tensor::QuantizedWeight& weight,
                                                         const Choice& choice,
@@ -57,6 +59,9 @@ void unpack_row_of_cuda(const CudaPacked& packed, int64_t n, float* out);
 // The kernels for cards, best first; their `run` is null.
 std::span<const Kernel> cuda_kernels();
 constexpr const char* kCudaPacking = "cuda";
+constexpr const char* kTilePacking = "cuda_tiles";  // cuda_tiles.h
+
+bool multiplies_codes(const Choice& choice);  // for some number of tokens
 
 // choose() for a machine with a card.
 Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,

@@ -8,6 +8,7 @@
 
 #include "kernels/matmul/kernel.h"
 #include "kernels/matmul/random_weight.h"
+#include "kernels/quantize/quantize.h"
 
 namespace nibble::kernels {
 namespace {
@@ -375,6 +376,56 @@ TEST(matmul, several_weights_share_one_call) {
     matmul(stream, targets, x.data(), 96, m);
     for (size_t i = 0; i < weights.size(); ++i) {
       EXPECT_EQ(y[i], product(stream, weights[i], x, m)) << tensor::to_string(kinds[i]);
+    }
+  }
+}
+
+// Whatever form a kernel wants x in, and for any number of threads.
+TEST(matmul, a_scale_of_the_whole_call_is_the_same_for_every_kernel) {
+  using Activation = tensor::ActivationFormat;
+  device::Stream stream(2);
+  QuantizedWeight w =
+      random_weight({.element = Element::kS4, .scaled = true, .group_k = 32}, 33, 64, 5);
+  w.input_factor.assign(64, 0.5f);
+  std::vector<float> x(static_cast<size_t>(7 * 64));
+  Random random(3);
+  std::normal_distribution<float> normal;
+  for (float& v : x) v = normal(random);
+  x[3 * 64 + 5] = 40;
+  for (const Activation& activation :
+       {Activation{.type = Activation::Type::kS8, .granularity = Activation::Granularity::kTensor},
+        Activation{.type = Activation::Type::kE4M3,
+        .granularity = Activation::Granularity::kTensor},
+        Activation{.type = Activation::Type::kS8, .outlier = 1.5f}}) {
+    w.activation = activation;
+    std::vector<float> held = x;
+    CallRange range(activation, 64);
+    for (float& v : held) v *= 0.5f;
+    for (int64_t i = 0; i < 7; ++i) range.add(held.data() + i * 64);
+    float scale = 1, zero = 0;
+    const Activation format = range.found(scale, zero);
+    for (int64_t i = 0; i < 7; ++i) {
+      quantize_activation(format, scale, zero, held.data() + i * 64, 64, held.data() + i * 64,
+                          range.kept().empty() ? nullptr : range.kept().data());
+    }
+    for (const Kernel& kernel : all_kernels()) {
+      if (!runs_here(kernel) || !reads(kernel, w)) continue;
+      const PackedWeight packed = pack_for(kernel, w, stream);
+      const std::vector<float> y = product(stream, packed, x, 7);
+      for (int64_t i = 0; i < 7; ++i) {
+        for (int64_t n = 0; n < 33; ++n) {
+          float row[64];
+          tensor::dequantize_row(w, n, row);
+          double expected = 0, all = 0;
+          for (int64_t k = 0; k < 64; ++k) {
+            const double term = double{held[static_cast<size_t>(i * 64 + k)]} * double{row[k]};
+            expected += term;
+            all += std::fabs(term);
+          }
+          EXPECT_NEAR(y[static_cast<size_t>(i * 33 + n)], expected, all * 0x1p-13)
+              << kernel.name << " " << tensor::to_string(activation);
+        }
+      }
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/number.h"
+#include "kernels/matmul/cuda_tiles.h"
 #include "kernels/matmul/cuda_weight.h"
 #include "kernels/matmul/kernel.h"
 
@@ -381,6 +382,9 @@ void unpack_tile_row(const PackedWeight& weight, const Layout& l, int64_t n, flo
 }  // namespace
 
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice) {
+  if (choice.packing == kTilePacking) {
+    return tile_layout(problem.n, problem.k, problem.weight).bytes;
+  }
   if (choice.packing == kCudaPacking) {
     return cuda_layout(problem.n, problem.k, problem.weight).bytes;
   }

@@ -1,10 +1,12 @@
 #include "kernels/matmul/prepare.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/avx2.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/round.h"
 
 namespace nibble::kernels {
 namespace {
@@ -17,23 +19,42 @@ int64_t even_rows(int64_t m, int64_t most) {
   return (m + blocks - 1) / blocks;
 }
 
-// One token as the checkpoint wants it, in the order of the stored codes, padded with zeros: x
-// itself when it is that already, else `out`. `spare` has k elements. With `integers` the token is
-// not quantized yet.
-const float* transform_row(const PackedWeight& w, bool integers, const float* x, int64_t k,
-                           int64_t k_pad, float* spare, float* out) {
-  const bool is_float = w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
-  const bool as_is =
-      w.order.empty() && w.input_factor.empty() && w.input_hadamard == 0 && (is_float || integers);
-  if (as_is && k == k_pad) return x;
-  float* to = w.order.empty() ? out : spare;
+// The grid of a call: the checkpoint's, or what was found over all of its tokens.
+struct CallGrid {
+  tensor::ActivationFormat format;
+  float scale, zero;
+  std::vector<uint8_t> kept;  // columns of outliers; empty: a token's own
+};
+
+// One token multiplied by the input factor and rotated, in `to`; x itself where neither is asked.
+const float* turned(const PackedWeight& w, const float* x, int64_t k, float* to) {
+  if (w.input_factor.empty() && w.input_hadamard == 0) return x;
   if (w.input_factor.empty()) {
     std::copy(x, x + k, to);
   } else {
     for (int64_t i = 0; i < k; ++i) to[i] = x[i] * w.input_factor[static_cast<size_t>(i)];
   }
   if (w.input_hadamard != 0) hadamard(to, k, w.input_hadamard);
-  if (!integers) quantize_activation(w.problem.activation, w.input_scale, w.input_zero, to, k, to);
+  return to;
+}
+
+// One token as the checkpoint wants it, in the order of the stored codes, padded with zeros: x
+// itself when it is that already, else `out`. `spare` has k elements. With `integers` the token is
+// not quantized yet.
+const float* transform_row(const PackedWeight& w, const CallGrid& grid, bool integers,
+                           const float* x, int64_t k, int64_t k_pad, float* spare, float* out) {
+  const bool is_float = w.problem.activation.type == tensor::ActivationFormat::Type::kFloat;
+  const bool as_is =
+      w.order.empty() && w.input_factor.empty() && w.input_hadamard == 0 && (is_float || integers);
+  if (as_is && k == k_pad) return x;
+  float* to = w.order.empty() ? out : spare;
+  const float* from = turned(w, x, k, to);
+  if (!is_float && !integers) {
+    quantize_activation(grid.format, grid.scale, grid.zero, from, k, to,
+                        grid.kept.empty() ? nullptr : grid.kept.data());
+  } else if (from != to) {
+    std::copy(from, from + k, to);
+  }
   for (size_t i = 0; i < w.order.size(); ++i) out[i] = spare[w.order[i]];
   std::fill(out + k, out + k_pad, 0.0f);
   return out;
@@ -69,6 +90,7 @@ int64_t token_bytes_of(Form form, int64_t k_pad) {
 // Writes blocks of tokens in the form of x.
 struct Writer {
   const Request& request;
+  const CallGrid& grid;
   const Activations& x;
   const float* from;
   int64_t ldx;
@@ -82,11 +104,10 @@ struct Writer {
 
   // One token as the integers of its own s8 grid. `spare` has a place for every group's scale.
   void write_s8(const float* row, int16_t* q, float* spare, int64_t at, int64_t stride) const {
-    const PackedWeight& w = *request.weight;
-    const tensor::ActivationFormat& f = w.problem.activation;
+    const tensor::ActivationFormat& f = grid.format;
     const int64_t k = request.layout->k;
     const int64_t unit = request.layout->unit;
-    quantize_activation_s8(f, w.input_scale, w.input_zero, row, k, q, spare);
+    quantize_activation_s8(f, grid.scale, grid.zero, row, k, q, spare);
     std::fill(q + k, q + x.k_pad, int16_t{0});
     const bool grouped = f.granularity == tensor::ActivationFormat::Granularity::kGroup;
     for (int64_t u = 0; u < x.units; ++u, at += stride) {
@@ -106,8 +127,8 @@ struct Writer {
     std::byte* to = data + m * x.token_bytes;
     const bool s8 = keeps_s8(request);
     for (int64_t r = 0; r < rows; ++r) {
-      const float* row =
-          transform_row(*request.weight, s8, from + (m + r) * ldx, k, x.k_pad, unordered, spare);
+      const float* row = transform_row(*request.weight, grid, s8, from + (m + r) * ldx, k, x.k_pad,
+                                       unordered, spare);
       if (x.form == Form::kRows) {
         std::copy(row, row + x.k_pad, reinterpret_cast<float*>(to + r * x.token_bytes));
       } else if (x.form == Form::kEvenOdd) {
@@ -142,6 +163,24 @@ struct Writer {
   }
 };
 
+// `spare`: k floats for each worker, `stride` apart.
+CallGrid grid_of_call(device::Stream& stream, const PackedWeight& w, const float* x, int64_t ldx,
+                      int64_t m, int64_t k, float* spare, int64_t stride) {
+  CallGrid out = {w.problem.activation, w.input_scale, w.input_zero, {}};
+  const bool alone = m == 1 && out.format.outlier > 0;  // a token's outliers are its columns
+  if (!spans_call(out.format) || alone) return out;
+  std::vector<CallRange> seen(static_cast<size_t>(stream.threads()), CallRange(out.format, k));
+  stream.pool().parallel_for(m, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      seen[static_cast<size_t>(worker)].add(turned(w, x + i * ldx, k, spare + worker * stride));
+    }
+  });
+  for (size_t i = 1; i < seen.size(); ++i) seen[0].join(seen[i]);
+  out.format = seen[0].found(out.scale, out.zero);
+  out.kept = seen[0].kept();
+  return out;
+}
+
 }  // namespace
 
 bool same_preparation(const Request& a, const Request& b) {
@@ -169,7 +208,9 @@ Activations prepare(device::Stream& stream, int slot, const Request& request, co
   const Storage storage(out, m, integers);
   std::byte* data = stream.scratch(slot, static_cast<size_t>(storage.bytes()));
   std::byte* units = data + storage.data_bytes;
+  CallGrid grid;
   const Writer writer{request,
+                      grid,
                       out,
                       x,
                       ldx,
@@ -184,6 +225,7 @@ Activations prepare(device::Stream& stream, int slot, const Request& request, co
 
   const int64_t floats = writer.worker_floats();
   float* spare = stream.scratch_of<float>(slot + 1, stream.threads() * floats);
+  grid = grid_of_call(stream, *request.weight, x, ldx, m, l.k, spare, floats);
   stream.pool().parallel_for(m, out.rows, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i += out.rows) writer.write(i, spare + worker * floats);
   });

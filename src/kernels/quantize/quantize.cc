@@ -39,14 +39,24 @@ float largest_below(float outlier, const float* x, int64_t k) {
   return most;
 }
 
+float larger_or_nan(float a, float b) { return a >= b || a != a ? a : b; }
+
+bool has_zero(const ActivationFormat& f) {
+  return f.type == ActivationFormat::Type::kS8 && f.asymmetric;
+}
+
+void widen(const float* x, int64_t k, float& low, float& high) {
+  for (int64_t i = 0; i < k; ++i) {
+    low = smaller(low, x[i]);
+    high = larger(high, x[i]);
+  }
+}
+
 Grid dynamic_grid(const ActivationFormat& f, float input_scale, const float* x, int64_t k) {
-  if (f.type == ActivationFormat::Type::kS8 && f.asymmetric) {
+  if (has_zero(f)) {
     float low = 0;
     float high = 0;
-    for (int64_t i = 0; i < k; ++i) {
-      low = smaller(low, x[i]);
-      high = larger(high, x[i]);
-    }
+    widen(x, k, low, high);
     return asymmetric_grid(f, low, high);
   }
   const float most = f.outlier > 0 ? largest_below(f.outlier, x, k) : largest_magnitude(x, k);
@@ -63,17 +73,25 @@ void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, f
     return;
   }
   const float inverse = 1.0f / grid.scale;
-  if (f.type == ActivationFormat::Type::kE2M1) {
-    for (int64_t i = 0; i < k; ++i) out[i] = e2m1_rounded(x[i], inverse, grid.scale);
-    return;
+  switch (f.type) {
+    case ActivationFormat::Type::kE2M1:
+      for (int64_t i = 0; i < k; ++i) out[i] = e2m1_rounded(x[i], inverse, grid.scale);
+      return;
+    case ActivationFormat::Type::kE2M3:
+      for (int64_t i = 0; i < k; ++i) out[i] = e2m3_rounded(x[i], inverse, grid.scale);
+      return;
+    case ActivationFormat::Type::kE3M2:
+      for (int64_t i = 0; i < k; ++i) out[i] = e3m2_rounded(x[i], inverse, grid.scale);
+      return;
+    default:
+      for (int64_t i = 0; i < k; ++i) out[i] = e4m3_rounded(x[i], inverse, grid.scale);
   }
-  for (int64_t i = 0; i < k; ++i) out[i] = e4m3_rounded(x[i], inverse, grid.scale);
 }
 
 }  // namespace
 
 void quantize_activation(const ActivationFormat& f, float input_scale, float input_zero,
-                         const float* x, int64_t k, float* out) {
+                         const float* x, int64_t k, float* out, const uint8_t* kept) {
   if (f.type == ActivationFormat::Type::kFloat) {
     std::copy(x, x + k, out);
     return;
@@ -84,8 +102,51 @@ void quantize_activation(const ActivationFormat& f, float input_scale, float inp
     const int64_t count = std::min(group, k - begin);
     const Grid grid = f.is_static ? Grid{input_scale, input_zero}
                                   : dynamic_grid(f, input_scale, x + begin, count);
-    round_to(f, grid, x + begin, count, out + begin);
+    if (kept == nullptr) {
+      round_to(f, grid, x + begin, count, out + begin);
+      continue;
+    }
+    for (int64_t i = begin; i < begin + count; ++i) {
+      if (kept[i] == 0) {
+        round_to(f, grid, x + i, 1, out + i);
+      } else {
+        out[i] = x[i];
+      }
+    }
   }
+}
+
+CallRange::CallRange(const ActivationFormat& format, int64_t k)
+    : format_(format), k_(k), kept_(format.outlier > 0 ? static_cast<size_t>(k) : 0) {}
+
+void CallRange::add(const float* x) {
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    kept_[i] = static_cast<uint8_t>(kept_[i] | (std::fabs(x[i]) >= format_.outlier));
+  }
+  if (has_zero(format_)) {
+    widen(x, k_, low_, high_);
+    return;
+  }
+  most_ = larger_or_nan(most_, format_.outlier > 0 ? largest_below(format_.outlier, x, k_)
+                                                   : largest_magnitude(x, k_));
+}
+
+void CallRange::join(const CallRange& other) {
+  for (size_t i = 0; i < kept_.size(); ++i) kept_[i] |= other.kept_[i];
+  low_ = smaller(low_, other.low_);
+  high_ = larger(high_, other.high_);
+  most_ = larger_or_nan(most_, other.most_);
+}
+
+ActivationFormat CallRange::found(float& scale, float& zero) const {
+  if (!is_scaled_as_one(format_)) return format_;
+  const Grid grid = has_zero(format_) ? asymmetric_grid(format_, low_, high_)
+                                      : symmetric_grid(format_, scale, most_);
+  scale = grid.scale;
+  zero = grid.zero;
+  ActivationFormat out = format_;
+  out.is_static = true;
+  return out;
 }
 
 void quantize_activation_s8(const ActivationFormat& f, float input_scale, float input_zero,

@@ -53,25 +53,28 @@ NIBBLE_BOTH float lowest(const tensor::ActivationFormat& f) {
   return static_cast<float>(-(1 << (f.bits - 1)));
 }
 
-// The nearest e4m3, ties to even: three bits of mantissa, but no step below 2^-9. |v| <= 448.
-NIBBLE_BOTH float e4m3_of(float v) {
+// The nearest number of a small float type, ties to even: `dropped` of float32's 23 bits of
+// mantissa are rounded away, and below the float `normal` (its bits) steps do not get smaller; 1.5
+// times the power of two whose numbers have that step is `anchor`. |v| is at most the largest of
+// the type.
+NIBBLE_BOTH float small_float_of(float v, int dropped, uint32_t normal, float anchor) {
   const uint32_t bits = bits_of(v);
   const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1)) & 0xfff00000u;
-  const float small = (float_of(magnitude) + 0x1.8p14f) - 0x1.8p14f;
-  const uint32_t out = magnitude < 0x3c800000u ? bits_of(small) : normal;
+  const uint32_t half = (1u << (dropped - 1)) - 1, mask = ~((1u << dropped) - 1);
+  const uint32_t rounded = (magnitude + half + ((magnitude >> dropped) & 1)) & mask;
+  const float small = (float_of(magnitude) + anchor) - anchor;
+  const uint32_t out = magnitude < normal ? bits_of(small) : rounded;
   return float_of(out | (bits & 0x80000000u));
 }
 
-// The nearest e2m1, ties to even: 0 .5 1 1.5 2 3 4 6. |v| <= 6.
-NIBBLE_BOTH float e2m1_of(float v) {
-  const uint32_t bits = bits_of(v);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  const uint32_t normal = (magnitude + 0x1fffffu + ((magnitude >> 22) & 1)) & 0xffc00000u;
-  const float small = (float_of(magnitude) + 0x1.8p22f) - 0x1.8p22f;
-  const uint32_t out = magnitude < 0x3f800000u ? bits_of(small) : normal;
-  return float_of(out | (bits & 0x80000000u));
-}
+// No step below 2^-9. |v| <= 448.
+NIBBLE_BOTH float e4m3_of(float v) { return small_float_of(v, 20, 0x3c800000u, 0x1.8p14f); }
+// 0 .5 1 1.5 2 3 4 6.
+NIBBLE_BOTH float e2m1_of(float v) { return small_float_of(v, 22, 0x3f800000u, 0x1.8p22f); }
+// No step below 1/8. |v| <= 7.5.
+NIBBLE_BOTH float e2m3_of(float v) { return small_float_of(v, 20, 0x3f800000u, 0x1.8p20f); }
+// No step below 1/16. |v| <= 28.
+NIBBLE_BOTH float e3m2_of(float v) { return small_float_of(v, 21, 0x3e800000u, 0x1.8p19f); }
 
 // To the nearest integer, ties to even, for |v| < 2^22.
 NIBBLE_BOTH float nearest(float v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
@@ -82,11 +85,33 @@ NIBBLE_BOTH float s8_of(float v, Grid grid, float least) {
   return clamped(nearest(wide) + grid.zero, least, -1 - least) - grid.zero;
 }
 
+// One dynamic scale for all tokens of a call.
+NIBBLE_BOTH bool is_scaled_as_one(const tensor::ActivationFormat& f) {
+  return f.type != tensor::ActivationFormat::Type::kFloat && !f.is_static &&
+         f.granularity == tensor::ActivationFormat::Granularity::kTensor;
+}
+// Whether something of a format is found over all tokens of a call.
+NIBBLE_BOTH bool spans_call(const tensor::ActivationFormat& f) {
+  return is_scaled_as_one(f) || f.outlier > 0;
+}
+
 // What the largest magnitude of a token or group becomes.
 NIBBLE_BOTH float largest_of(const tensor::ActivationFormat& f) {
   if (f.type == tensor::ActivationFormat::Type::kE2M1) return 6.0f;
   if (f.type == tensor::ActivationFormat::Type::kE4M3) return 448.0f;
+  if (f.type == tensor::ActivationFormat::Type::kE2M3) return 7.5f;
+  if (f.type == tensor::ActivationFormat::Type::kE3M2) return 28.0f;
   return f.half_range ? half_steps(f) : -1 - lowest(f);
+}
+
+// From where on a mantissa (in [1, 2)) counts as the next power of two.
+NIBBLE_BOTH float round_up_from(const tensor::ActivationFormat& f) {
+  using Type = tensor::ActivationFormat::Type;
+  using Rule = tensor::ActivationFormat::ScaleRule;
+  if (f.scale_rule == Rule::kE8M0Above) return 1.0f + 0x1p-23f;
+  if (f.scale_rule == Rule::kE8M0Floor) return 2.0f;
+  if (f.scale_rule == Rule::kE8M0Even || f.type == Type::kE2M1) return 1.75f;
+  return f.type == Type::kE3M2 ? 1.875f : 1.9375f;
 }
 
 // The power of two for a group whose largest magnitude is `most`. OCP Microscaling Formats 1.0, 6.3
@@ -100,9 +125,8 @@ NIBBLE_BOTH float power_of_two(const tensor::ActivationFormat& f, float most) {
     const float scale = most / largest;
     if (scale > 0 && frexpf(scale, &exponent) == 0.5f) --exponent;
   } else if (most > 0) {
-    const float up = f.scale_rule == Rule::kE8M0Even ? 1.75f : 2.0f;
     const float mantissa = 2 * frexpf(most, &exponent);  // in [1, 2)
-    exponent -= (mantissa < up ? 1 : 0) + ilogbf(largest);
+    exponent -= (mantissa < round_up_from(f) ? 1 : 0) + ilogbf(largest);
   }
   return ldexpf(1.0f, exponent < -127 ? -127 : exponent);
 }
@@ -141,6 +165,14 @@ NIBBLE_BOTH float e2m1_rounded(float x, float inverse, float scale) {
 }
 NIBBLE_BOTH float e4m3_rounded(float x, float inverse, float scale) {
   const float rounded = e4m3_of(clamped(x * inverse, -448.0f, 448.0f)) * scale;
+  return x == x ? rounded : x;
+}
+NIBBLE_BOTH float e2m3_rounded(float x, float inverse, float scale) {
+  const float rounded = e2m3_of(clamped(x * inverse, -7.5f, 7.5f)) * scale;
+  return x == x ? rounded : x;
+}
+NIBBLE_BOTH float e3m2_rounded(float x, float inverse, float scale) {
+  const float rounded = e3m2_of(clamped(x * inverse, -28.0f, 28.0f)) * scale;
   return x == x ? rounded : x;
 }
 

@@ -6,6 +6,8 @@
 //   weight (N, K) e4m3 | e5m2, weight_scale | weight_scale_inv     FP8; input_scale when static
 //   the same with weight_scale (N, K/32) u8                        mx_fp of 8 bits
 //   weight_packed (N, K/2) u8, weight_scale (N, K/32) u8           mx_fp of 4 bits
+//   weight_packed (N, K/2) u8, weight_scale (N, K/16) e4m3,        nv_fp; input_global_scale when
+//   weight_global_scale (1) f32, which divides                     inputs are quantized
 //
 // Only the version of GPTQ's zero points is a matter of the label, `packing_format` (before 0.4,
 // `backend`): with auto_gptq they are stored less one, in auto-round's own format and gptqmodel's
@@ -128,15 +130,24 @@ class AutoRoundConfig : public QuantizationConfig {
                               tensor::name(weight.dtype), layer.module));
     }
     const bool mx = scale->dtype == DType::kU8, packed = suffix == "weight_packed";
-    if (packed && !mx) {
+    const bool nv = packed && !mx;
+    const int64_t group = nv ? 16 : 32;
+    if (nv && scale->dtype != DType::kE4M3) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{} is {}: of the packed floats of auto-round mx_fp is read, whose "
-                              "scales are u8, not nv_fp",
+                              "scales are u8, and nv_fp, whose scales are e4m3",
                               scale->name, tensor::name(scale->dtype)));
     }
-    if (mx && layer.k % 32 != 0) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{}: {} inputs are not whole groups of 32", layer.module, layer.k));
+    if ((mx || nv) && layer.k % group != 0) {
+      return fail(ErrorCode::kUnsupported, fmt::format("{}: {} inputs are not whole groups of {}",
+                                                       layer.module, layer.k, group));
+    }
+    if (packed && mx && squeezed(scale->shape) == squeezed({layer.n, layer.k / 16})) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{} {} {}: one for 16 inputs: scales of nvfp4_v2 (e5m3), which are "
+                      "not read",
+                      scale->name, tensor::name(scale->dtype), tensor::to_string(scale->shape)));
     }
     codes.element = packed ? tensor::Element::kE2M1 : element_of_fp8(weight.dtype);
     codes.codes = packed ? Codes::kNibblesK : Codes::kBytes;
@@ -146,15 +157,21 @@ class AutoRoundConfig : public QuantizationConfig {
                   fmt::format("{}: expected a type of fp8 or a plain float, found {}", weight.name,
                               tensor::name(weight.dtype)));
     }
-    codes.area = {1, 32};
-    if (!mx) {
+    codes.area = {1, group};
+    if (!mx && !nv) {
       NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, block_, "weight_block_size"));
     }
-    codes.activation = activation_for(params, mx);
+    codes.activation = activation_for(params, mx, nv);
+    if (nv) {
+      codes.scale2 = "weight_global_scale";
+      codes.input_scale = "input_global_scale";
+      codes.scale2_divides = codes.input_scale_divides = true;
+      codes.input_scale_unused = "the config leaves the inputs alone";
+    }
     return scaled_codes_method(layer, tensors, std::move(codes));
   }
 
-  tensor::ActivationFormat activation_for(const Params& params, bool mx) const {
+  tensor::ActivationFormat activation_for(const Params& params, bool mx, bool nv) const {
     using Activation = tensor::ActivationFormat;
     Activation out;
     if (params.act_bits >= 16) return out;
@@ -163,6 +180,10 @@ class AutoRoundConfig : public QuantizationConfig {
       out.granularity = Activation::Granularity::kGroup;
       out.group = 32;
       out.scale_rule = ceil_ ? Activation::ScaleRule::kE8M0Ceil : Activation::ScaleRule::kE8M0Floor;
+    } else if (nv && params.act_bits == 4) {
+      out.granularity = Activation::Granularity::kGroup;
+      out.group = 16;
+      out.scale_rule = Activation::ScaleRule::kE4M3;
     } else if (static_) {
       out.granularity = Activation::Granularity::kTensor;
       out.is_static = true;
@@ -233,7 +254,10 @@ class AutoRoundConfig : public QuantizationConfig {
         rules.push_back(exact ? key : fmt::format("re:.*(?:{})", key));
       }
     }
-    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where));
+    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
+    for (size_t i = 0; i < overrides_.size(); ++i) {
+      if (overrides_[i].ints.bits >= 16) extra_.set_says(i, Says::kLeftAlone);
+    }
     return {};
   }
 
@@ -258,13 +282,8 @@ class AutoRoundConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "auto-round"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "auto-round needs a quantization_config that says bits and group_size");
-  }
-  auto config = std::make_unique<AutoRoundConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<AutoRoundConfig>(
+      facts, "auto-round needs a quantization_config that says bits and group_size");
 }
 
 constexpr std::string_view kAliases[] = {"intel/auto-round", "autoround", "inc"};

@@ -240,15 +240,39 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   EXPECT_EQ(refusal(nv, ""),
             "model.layers.0.mlp.up_proj.weight_packed is u8, but "
             "model.layers.0.mlp.up_proj.weight_scale is missing");
-  nv.add(kModule + ".weight_scale", DType::kE4M3, {32, 4}, std::vector<uint8_t>(128));
+  nv.add(kModule + ".weight_scale", DType::kF16, {32, 4}, std::vector<uint16_t>(128));
   EXPECT_EQ(refusal(nv, ""),
-            "model.layers.0.mlp.up_proj.weight_scale is e4m3: of the packed floats of auto-round "
-            "mx_fp is read, whose scales are u8, not nv_fp");
+            "model.layers.0.mlp.up_proj.weight_scale is f16: of the packed floats of auto-round "
+            "mx_fp is read, whose scales are u8, and nv_fp, whose scales are e4m3");
+  nv.add(kModule + ".weight_scale", DType::kU8, {32, 4}, std::vector<uint8_t>(128));
+  EXPECT_EQ(refusal(nv, ""),
+            "model.layers.0.mlp.up_proj.weight_scale u8 (32, 4): one for 16 inputs: scales of "
+            "nvfp4_v2 (e5m3), which are not read");
   TestCheckpoint bytes;
   bytes.add(kModule + ".weight", DType::kU8, {32, 64}, std::vector<uint8_t>(2048));
   bytes.add(kModule + ".weight_scale", DType::kF32, {}, std::vector<float>{1});
   EXPECT_EQ(refusal(bytes, ""),
             "model.layers.0.mlp.up_proj.weight: expected a type of fp8 or a plain float, found u8");
+}
+
+TEST(auto_round, nv_fp_has_scales_on_two_levels_that_divide) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight_packed", DType::kU8, {1, 8}, std::vector<uint8_t>(8, 0xf2));
+  checkpoint.add(kModule + ".weight_scale", DType::kE4M3, {1, 1}, std::vector<uint8_t>{0x40});
+  checkpoint.add(kModule + ".weight_global_scale", DType::kF32, {1}, std::vector<float>{8});
+  checkpoint.add(kModule + ".input_global_scale", DType::kF32, {1}, std::vector<float>{4});
+  const LinearLayer layer{kModule, 1, 16, false, {}};
+  const std::string start = R"({"quant_method": "auto-round", "bits": 4, "group_size": 16,
+      "data_type": "nv_fp", "act_data_type": "nv_fp4_with_static_gs", "act_bits": )";
+  const auto weight = load_layer(checkpoint, start + "4}", layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight)[0], 0.25f);
+  EXPECT_EQ(dequantize(*weight)[1], -1.5f);
+  EXPECT_EQ(tensor::to_string(weight->activation), "e2m1 g16 x e4m3");
+  EXPECT_EQ(weight->input_scale, 0.25f);
+  const auto alone = load_layer(checkpoint, start + "16}", layer);
+  ASSERT_TRUE(alone) << message(alone);
+  EXPECT_EQ(tensor::to_string(alone->activation), "float");
 }
 
 TEST(auto_round, micro_scaled_floats_have_scales_that_are_powers_of_two) {

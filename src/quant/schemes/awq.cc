@@ -1,4 +1,12 @@
-// AWQ (Lin et al. 2023) as AutoAWQ stores it, layout "gemm"; awq_layout.h draws the tensors.
+// AWQ (Lin et al. 2023) as AutoAWQ stores it; awq_layout.h draws the tensors of its layouts. What
+// `version` names is how the tool would run them, and mostly how they are stored:
+//
+//   gemm, exllama, exllamav2, ipex   layout gemm      (the latter arrange it anew once loaded)
+//   gemv                             layout gemv
+//   gemv_fast, llm-awq               16-bit words that hold four outputs: not read
+//   marlin                           the order of one GPU kernel: not read
+//
+// The shapes tell the layouts apart, whatever `version` says.
 #include <fmt/format.h>
 
 #include "quant/awq_layout.h"
@@ -36,7 +44,20 @@ class AwqConfig : public QuantizationConfig {
         (left_alone || find_tensor(tensors, layer.module, "weight") != nullptr)) {
       return unquantized_method(layer, tensors);
     }
-    return awq_method("awq", layer, tensors, group_);
+    NIBBLE_TRY(check_layout(layer, tensors));
+    int64_t group = group_;
+    const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
+    if (lost_ && scales != nullptr && scales->shape.size() == 2) {
+      NIBBLE_ASSIGN(group, group_of_count(layer, *scales, scales->shape[0]));
+    }
+    return awq_method("awq", layer, tensors, group);
+  }
+
+  // Without a dictionary the shapes say the rest.
+  void use_shapes() {
+    lost_ = true;
+    notes.push_back(
+        "no quantization_config: the size of groups is taken from the shapes of the tensors");
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -56,19 +77,37 @@ class AwqConfig : public QuantizationConfig {
       notes.push_back(
           fmt::format("{}: zero_point is false; the stored zero points are used", where));
     }
-    // The layouts share tensor names: the label alone tells them apart.
     for (const char* key : {"version", "format", "checkpoint_format"}) {
-      NIBBLE_TRY(choice_key(dictionary, key, {"gemm"}));
+      NIBBLE_TRY(choice_key(
+          dictionary, key,
+          {"gemm", "gemv", "gemv_fast", "llm-awq", "marlin", "exllama", "exllamav2", "ipex"}));
     }
     NIBBLE_TRY(choice_key(dictionary, "method", {"awq"}));
     NIBBLE_TRY(choice_key(dictionary, "pack_dtype", {"int32"}));
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "modules_to_not_convert"));
     NIBBLE_ASSIGN(not_converted_,
-                  NameMatcher::compile(std::move(names), where + ": modules_to_not_convert"));
+                  names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     return {};
   }
 
  private:
+  // The layouts of AutoAWQ that are made for one GPU kernel each.
+  static Result<void> check_layout(const LinearLayer& layer, const TensorLookup& tensors) {
+    const tensor::TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
+    if (qweight == nullptr) return {};
+    const bool fast = qweight->dtype == tensor::DType::kS16;
+    const bool marlin = squeezed(qweight->shape) == squeezed({layer.k / 16, 2 * layer.n}) &&
+                        find_tensor(tensors, layer.module, "qzeros") == nullptr;
+    if (!fast && !marlin) return {};
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("{} {} {} is as AutoAWQ's version \"{}\" stores it, in the order of one "
+                    "GPU kernel; quantize again with version \"gemm\", or use the GPTQ or "
+                    "GGUF edition of this model",
+                    qweight->name, tensor::name(qweight->dtype), tensor::to_string(qweight->shape),
+                    fast ? "gemv_fast" : "marlin"));
+  }
+
+  bool lost_ = false;  // there is no dictionary
   int64_t group_ = 0;
   NameMatcher not_converted_;
 };
@@ -76,17 +115,13 @@ class AwqConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "awq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "awq needs a quantization_config (or quant_config.json) that says bits and "
-                "group_size");
-  }
+  if (facts.quantization != nullptr) return parse_dictionary<AwqConfig>(facts);
   auto config = std::make_unique<AwqConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
+  config->use_shapes();
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kAliases[] = {"awq_marlin", "auto_awq", "autoawq"};
+constexpr std::string_view kAliases[] = {"awq_marlin", "auto_awq", "autoawq", "cpu_awq"};
 
 }  // namespace
 

@@ -92,6 +92,93 @@ TEST(awq, every_group_size_is_decoded_as_it_was_encoded) {
   }
 }
 
+// Rows of codes along K, of zero points and scales along the groups, padded to `width` words.
+TestCheckpoint gemv(const Encoder& e, int64_t width) {
+  const int64_t g = e.groups();
+  std::vector<uint32_t> code(static_cast<size_t>(e.n * e.k / 8));
+  std::vector<uint32_t> zero(static_cast<size_t>(e.n * width));
+  std::vector<float> scale(static_cast<size_t>(e.n * width * 8));
+  for (int64_t j = 0; j < e.n; ++j) {
+    for (int64_t i = 0; i < e.k; ++i) {
+      code[static_cast<size_t>((j * e.k + i) / 8)] |= e.code[static_cast<size_t>(i * e.n + j)]
+                                                      << 4 * (i % 8);
+    }
+    for (int64_t i = 0; i < g; ++i) {
+      zero[static_cast<size_t>(j * width + i / 8)] |= e.zero[static_cast<size_t>(i * e.n + j)]
+                                                      << 4 * (i % 8);
+      scale[static_cast<size_t>(j * width * 8 + i)] = e.scale[static_cast<size_t>(i * e.n + j)];
+    }
+  }
+  TestCheckpoint out;
+  out.add(kModule + ".qweight", DType::kS32, {e.n, e.k / 8}, code);
+  out.add(kModule + ".qzeros", DType::kS32, {e.n, width}, zero);
+  out.add(kModule + ".scales", DType::kF32, {e.n, width * 8}, scale);
+  return out;
+}
+
+TEST(awq, the_shapes_tell_layout_gemv_whatever_the_version_says) {
+  for (const auto& [k, group, width] : {std::array<int64_t, 3>{128, 128, 1},
+                                        {256, 64, 2},
+                                        {512, 32, 4},
+                                        {256, -1, 1},
+                                        {24, 32, 4}}) {
+    Encoder e;  // n and k are equal once: then only the scales tell
+    e.n = 24, e.k = k, e.group = group;
+    e.fill(7);
+    for (const char* version : {"gemv", "gemm"}) {
+      const std::string config =
+          fmt::format(R"({{"quant_method": "awq", "bits": 4, "group_size": {}, "version": "{}"}})",
+                      group, version);
+      const auto weight = load_layer(gemv(e, width), config, e.layer());
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(dequantize(*weight), e.expected()) << k;
+    }
+  }
+  // And what is stored as gemm is read so.
+  for (const char* version : {"gemv", "exllama", "ipex", "marlin"}) {
+    const Encoder e = small();
+    const auto weight = load_layer(
+        e.checkpoint(),
+        fmt::format(R"({{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "{}"}})",
+                    version),
+        e.layer());
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(dequantize(*weight), e.expected());
+  }
+}
+
+TEST(awq, layouts_for_one_gpu_kernel_are_refused_with_what_helps) {
+  const std::string config = R"({"quant_method": "awq", "bits": 4, "group_size": 32})";
+  const std::string helps =
+      "\" stores it, in the order of one GPU kernel; quantize again with version \"gemm\", or use "
+      "the GPTQ or GGUF edition of this model";
+  TestCheckpoint fast;
+  fast.add(kModule + ".qweight", DType::kS16, {6, 64}, std::vector<int16_t>(6 * 64));
+  EXPECT_EQ(message(load_layer(fast, config, {kModule, 24, 64, false, {}})),
+            kModule + ".qweight s16 (6, 64) is as AutoAWQ's version \"gemv_fast" + helps);
+  TestCheckpoint marlin;
+  marlin.add(kModule + ".qweight", DType::kS32, {4, 48}, std::vector<int32_t>(4 * 48));
+  EXPECT_EQ(message(load_layer(marlin, config, {kModule, 24, 64, false, {}})),
+            kModule + ".qweight s32 (4, 48) is as AutoAWQ's version \"marlin" + helps);
+}
+
+TEST(awq, a_lost_config_is_read_from_the_shapes_when_asked) {
+  const Encoder e = small();
+  CheckpointFacts facts;
+  const auto checkpoint = e.checkpoint();
+  facts.tensors = checkpoint.lookup();
+  const auto scheme = detect_scheme(facts, "awq");
+  ASSERT_TRUE(scheme) << message(scheme);
+  const auto config = (*scheme)->parse(facts);
+  ASSERT_TRUE(config) << message(config);
+  EXPECT_EQ((*config)->notes,
+            std::vector<std::string>{"no quantization_config: the size of groups is taken from the "
+                                     "shapes of the tensors"});
+  const auto method = (*config)->linear_method(e.layer(), facts.tensors);
+  ASSERT_TRUE(method) << message(method);
+  EXPECT_EQ(tensor::to_string((*method)->weight_format()), "u4g32+zp");
+}
+
 TEST(awq, known_words_hold_known_columns) {
   EXPECT_EQ(pack({0, 1, 2, 3, 4, 5, 6, 7})[0], 0x75316420u);
   EXPECT_EQ(pack({3, 14, 1, 5, 9, 2, 6, 8})[0], 0x825e6913u);
@@ -183,10 +270,9 @@ TEST(awq, configs_that_cannot_be_read_are_refused_by_key_and_value) {
   EXPECT_EQ(refused(R"("bits": 4)"), at + "key \"q_group_size\" is missing");
   EXPECT_EQ(refused(R"("bits": 4, "q_group_size": -2)"),
             at + "q_group_size: expected -1 (all inputs) or a positive number, found -2");
-  for (const char* layout : {"gemv", "gemv_fast", "marlin", "exllama", "llm-awq"}) {
-    EXPECT_EQ(refused(fmt::format(R"("bits": 4, "group_size": 128, "version": "{}")", layout)),
-              at + "version is \"" + layout + "\"; known are: gemm");
-  }
+  EXPECT_EQ(refused(R"("bits": 4, "group_size": 128, "version": "gemx")"),
+            at + "version is \"gemx\"; known are: gemm, gemv, gemv_fast, llm-awq, marlin, exllama, "
+                 "exllamav2, ipex");
   EXPECT_EQ(refused(R"("bits": 4, "group_size": 128, "modules_to_not_convert": "lm_head")")
                 .rfind(at + "modules_to_not_convert: expected a list of names, found ", 0),
             0u);

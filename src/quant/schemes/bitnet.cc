@@ -185,10 +185,8 @@ class BitnetConfig : public QuantizationConfig {
     }
     auto_ = linear == "autobitlinear";
     online_ = auto_ && mode == "online";
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "modules_to_not_convert"));
-    NIBBLE_ASSIGN(
-        not_converted_,
-        NameMatcher::compile(std::move(names), dictionary.where() + ": modules_to_not_convert"));
+    NIBBLE_ASSIGN(not_converted_,
+                  names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     return {};
   }
 
@@ -207,14 +205,10 @@ class BitnetConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "bitnet"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "bitnet needs a quantization_config that says linear_class: it decides whether "
-                "weight_scale multiplies or divides");
-  }
-  auto config = std::make_unique<BitnetConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<BitnetConfig>(
+      facts,
+      "bitnet needs a quantization_config that says linear_class: it decides whether weight_scale "
+      "multiplies or divides");
 }
 
 }  // namespace

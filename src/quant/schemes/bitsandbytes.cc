@@ -8,8 +8,7 @@
 //   w[i] = quant_map[code[i]] * absmax[i / B]                                   i = n K + k
 //
 // 8 bits: a scale per output. Activations are int8 per token, but for those of llm_int8_threshold
-// or more, which stay floats. (bitsandbytes takes the whole column of an outlier out of the
-// quantization of all tokens of a batch; here each token stands for itself.)
+// or more, which stay floats with their whole columns, for all tokens of a call.
 //
 //   <module>.weight         (N, K)  s8
 //   <module>.SCB            (N)     f32   absmax of the row
@@ -191,7 +190,6 @@ class BitsandbytesConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(skipped_.match(layer.module));  // to know which rules match nothing
     NIBBLE_ASSIGN(std::optional<BnbBlocks> blocks, find_bnb_blocks(layer, tensors));
     if (blocks) {
       return std::unique_ptr<LinearMethod>(
@@ -215,7 +213,7 @@ class BitsandbytesConfig : public QuantizationConfig {
 
   Result<void> read(const base::Json& dictionary) {
     check_keys(dictionary, kKnown, kHarmless, warnings);
-    NIBBLE_ASSIGN(const double threshold, dictionary.get_double_or("llm_int8_threshold", 6.0));
+    NIBBLE_ASSIGN(const double threshold, double_key_or(dictionary, "llm_int8_threshold", 6.0));
     if (!(threshold >= 0 && threshold <= 1e9)) {
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{}: llm_int8_threshold: expected 0 (no outliers) or a positive "
@@ -223,9 +221,7 @@ class BitsandbytesConfig : public QuantizationConfig {
                               dictionary.where(), threshold));
     }
     threshold_ = static_cast<float>(threshold);
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "llm_int8_skip_modules"));
-    NIBBLE_ASSIGN(skipped_, NameMatcher::compile(std::move(names),
-                                                 dictionary.where() + ": llm_int8_skip_modules"));
+    NIBBLE_ASSIGN(skipped_, names_list(dictionary, {"llm_int8_skip_modules"}, Says::kLeftAlone));
     return {};
   }
 
@@ -237,14 +233,11 @@ class BitsandbytesConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "bitsandbytes"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<BitsandbytesConfig>();
-  if (facts.quantization != nullptr) {
-    NIBBLE_TRY(config->read(*facts.quantization));
-  }
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<BitsandbytesConfig>(facts);
 }
 
-constexpr std::string_view kAliases[] = {"bnb", "bitsandbytes-4bit", "bitsandbytes-8bit"};
+constexpr std::string_view kAliases[] = {"bnb", "bitsandbytes-4bit", "bitsandbytes-8bit",
+                                         "bitsandbytes-nf4", "bitsandbytes-fp4"};
 
 }  // namespace
 

@@ -190,6 +190,9 @@ TEST(bitsandbytes, a_layer_stored_as_floats_is_unquantized_and_a_stored_one_outr
       (*(*parsed)->linear_method({"lm_head", 1, 2, false, {}}, checkpoint.lookup()))->scheme(),
       "unquantized");
   EXPECT_EQ((*(*parsed)->linear_method(e.layer(), checkpoint.lookup()))->scheme(), "bitsandbytes");
+  for (const LinearLayer& layer : {e.layer(), LinearLayer{"lm_head", 1, 2, false, {}}}) {
+    EXPECT_EQ((*parsed)->listed(layer)->says, Says::kLeftAlone) << layer.module;
+  }
   EXPECT_EQ((*parsed)->matchers()[0]->rules_that_matched_nothing(),
             std::vector<std::string>{"visual"});
 }

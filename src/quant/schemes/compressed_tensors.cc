@@ -53,14 +53,25 @@ bool is_of_class(std::string_view module, std::string_view name) {
 
 class CompressedConfig : public QuantizationConfig {
  public:
-  explicit CompressedConfig(compressed::Config config) : config_(std::move(config)) {
+  Result<void> read(const base::Json& dictionary) {
+    NIBBLE_ASSIGN(config_, compressed::read_config(dictionary));
     notes = config_.notes;
     warnings = config_.warnings;
+    return {};
   }
 
   std::string_view scheme() const override { return "compressed-tensors"; }
   std::vector<const NameMatcher*> matchers() const override {
     return {&config_.targets, &config_.ignored};
+  }
+
+  Result<Listed> listed(const LinearLayer& layer) const override {
+    NIBBLE_ASSIGN(Listed out, QuantizationConfig::listed(layer));
+    for (const auto& [name, group] : config_.classes) {
+      if (out.says != Says::kNothing || !is_of_class(layer.module, name)) continue;
+      out = {Says::kQuantized, fmt::format("{}: \"{}\"", config_.targets.where(), name)};
+    }
+    return out;
   }
 
   std::string unused_reason(const TensorInfo& info) const override {
@@ -90,7 +101,8 @@ class CompressedConfig : public QuantizationConfig {
                       layer.module));
     }
     if (storage == Storage::kPlain) return unquantized_method(layer, tensors);
-    if (storage == Storage::kMask24 && is_only_sparse(layer, tensors)) {
+    const bool sparse = storage == Storage::kMask24 || storage == Storage::kMask;
+    if (sparse && is_only_sparse(layer, tensors)) {
       group = nullptr;
     } else if (group == nullptr) {
       return no_group(layer, ignored.has_value());
@@ -108,7 +120,7 @@ class CompressedConfig : public QuantizationConfig {
 
  private:
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
-    const TensorInfo* kept = find_tensor(tensors, layer.module, "compressed");
+    const TensorInfo* kept = compressed::codes_of(layer, tensors);
     return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
@@ -176,13 +188,8 @@ bool claims(const CheckpointFacts& facts) {
 }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "compressed-tensors needs a quantization_config that has config_groups");
-  }
-  NIBBLE_ASSIGN(compressed::Config config, compressed::read_config(*facts.quantization));
-  auto out = std::make_unique<CompressedConfig>(std::move(config));
-  return std::unique_ptr<QuantizationConfig>(std::move(out));
+  return parse_dictionary<CompressedConfig>(
+      facts, "compressed-tensors needs a quantization_config that has config_groups");
 }
 
 constexpr std::string_view kAliases[] = {"sparseml", "llm-compressor", "llmcompressor"};

@@ -54,6 +54,27 @@ int64_t meta_index(int64_t n, int64_t column, int64_t outputs) {
   return column / 2 * outputs * 2 + row * 2 + column % 2;
 }
 
+// The inputs that one row of a mask keeps; -1 when a bit beyond the last input is set.
+int64_t kept_in(const uint8_t* bit, int64_t k) {
+  const int64_t bytes = (k + 7) / 8;
+  int64_t count = 0;
+  for (int64_t i = 0; i < bytes; ++i) count += std::popcount(bit[i]);
+  return k % 8 != 0 && bit[bytes - 1] >> (k % 8) != 0 ? -1 : count;
+}
+
+Failure beyond_the_inputs(int64_t row, int64_t k) {
+  return fail(ErrorCode::kCorrupt,
+              fmt::format("bitmask: row {} has bits beyond its {} inputs", row, k));
+}
+
+void spread_row(const uint8_t* bit, const std::byte* from, int64_t k, int64_t unit, std::byte* to) {
+  for (int64_t i = 0; i < k; ++i, to += unit) {
+    if ((bit[i / 8] >> (i % 8) & 1) == 0) continue;
+    std::memcpy(to, from, static_cast<size_t>(unit));
+    from += unit;
+  }
+}
+
 }  // namespace
 
 Result<void> spread_mask24(const tensor::TensorView& kept, const tensor::TensorView& mask,
@@ -61,20 +82,36 @@ Result<void> spread_mask24(const tensor::TensorView& kept, const tensor::TensorV
   const int64_t mask_bytes = (k + 7) / 8;
   for (int64_t row = 0; row < n; ++row) {
     const auto* bit = reinterpret_cast<const uint8_t*>(mask.data) + row * mask_bytes;
-    int64_t count = 0;
-    for (int64_t i = 0; i < mask_bytes; ++i) count += std::popcount(bit[i]);
-    if (count != k / 2 || (k % 8 != 0 && bit[mask_bytes - 1] >> (k % 8) != 0)) {
+    const int64_t count = kept_in(bit, k);
+    if (count < 0) return beyond_the_inputs(row, k);
+    if (count != k / 2) {
       return fail(
           ErrorCode::kCorrupt,
           fmt::format("bitmask: row {} keeps {} of {} inputs, expected {}", row, count, k, k / 2));
     }
-    const std::byte* from = kept.data + row * (k / 2) * unit;
-    std::byte* to = out + row * k * unit;
-    for (int64_t i = 0; i < k; ++i, to += unit) {
-      if ((bit[i / 8] >> (i % 8) & 1) == 0) continue;
-      std::memcpy(to, from, static_cast<size_t>(unit));
-      from += unit;
+    spread_row(bit, kept.data + row * (k / 2) * unit, k, unit, out + row * k * unit);
+  }
+  return {};
+}
+
+Result<void> spread_mask(const tensor::TensorView& kept, const tensor::TensorView& mask,
+                         std::span<const int32_t> offset, bool part, int64_t k, int64_t unit,
+                         std::byte* out) {
+  const auto values = static_cast<int64_t>(kept.bytes) / unit;
+  for (size_t row = 0; row < offset.size(); ++row) {
+    const auto at = static_cast<int64_t>(row);
+    const auto* bit = reinterpret_cast<const uint8_t*>(mask.data) + at * ((k + 7) / 8);
+    const int64_t begin = offset[row], count = kept_in(bit, k);
+    const int64_t end = row + 1 < offset.size() ? offset[row + 1] : values;
+    if (count < 0) return beyond_the_inputs(at, k);
+    const bool open_end = part && row + 1 == offset.size();
+    if (begin < 0 || end > values || (open_end ? count > end - begin : count != end - begin)) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("bitmask: row {} keeps {} inputs, and row_offsets leaves it the "
+                              "values {} to {} of {}",
+                              row, count, begin, end, values));
     }
+    spread_row(bit, kept.data + begin * unit, k, unit, out + at * k * unit);
   }
   return {};
 }

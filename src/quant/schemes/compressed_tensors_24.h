@@ -1,11 +1,20 @@
-// Weights of which two in every four inputs are zero and not stored, in the two layouts that
-// compressed-tensors 0.12 and earlier wrote.
+// Sparse weights, whose zeros are not stored, in the layouts that compressed-tensors 0.12 and
+// earlier wrote: any zeros, or two in every four inputs.
 //
-// sparse-24-bitmask, beside or instead of a quantization:
+// sparse-bitmask, beside or instead of a quantization to bytes:
 //
-//   <module>.compressed  (N, K/2)        the kept values of a row, in their order
-//   <module>.bitmask     (N, ceil(K/8))  u8, bit k % 8 of byte k / 8: input k is kept
-//   <module>.shape       (2, 1)          N, K
+//   <module>.compressed   (kept)          the kept values of all rows, in their order
+//   <module>.bitmask      (N, ceil(K/8))  u8, bit k % 8 of byte k / 8: input k is kept
+//   <module>.row_offsets  (N)             s64, where a row begins in `compressed`
+//   <module>.shape        (2)             N, K
+//
+// (The first versions said <module>.weight.compressed and so on.)
+//
+// sparse-24-bitmask, the same with rows of one length:
+//
+//   <module>.compressed  (N, K/2)
+//   <module>.bitmask     (N, ceil(K/8))
+//   <module>.shape       (2, 1)
 //
 // marlin-24: 4- or 8-bit codes, offset by half their range, arranged for one GPU kernel.
 //
@@ -30,6 +39,13 @@ namespace nibble::quant::compressed {
 // K is a multiple of 4. Error: a row of the mask that does not keep half of the inputs.
 Result<void> spread_mask24(const tensor::TensorView& kept, const tensor::TensorView& mask,
                            int64_t n, int64_t k, int64_t unit, std::byte* out);
+
+// The same for rows of any length, which begin at `offset` in `kept`; of a `part` of the rows the
+// last is followed by others. Error: a row whose mask keeps other than what lies between its offset
+// and the next.
+Result<void> spread_mask(const tensor::TensorView& kept, const tensor::TensorView& mask,
+                         std::span<const int32_t> offset, bool part, int64_t k, int64_t unit,
+                         std::byte* out);
 
 // Codes (N, K), less `minus`, from the marlin-24 layout. N is a multiple of 64, K of 32. Error: a
 // pair in `meta` that names one place twice.

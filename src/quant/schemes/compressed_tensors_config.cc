@@ -210,7 +210,7 @@ Result<void> check_weights(const Json& from, const Arguments& weights) {
 }
 
 Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json& from,
-                          const std::optional<Arguments>& weights, Config& config) {
+                          const std::optional<Arguments>& weights) {
   const bool is_static = !inputs.dynamic;
   if (is_static && inputs.strategy != Strategy::kTensor && inputs.strategy != Strategy::kHead) {
     return both(from, "strategy", "dynamic",
@@ -240,12 +240,6 @@ Result<void> check_inputs(const Json& group, const Arguments& inputs, const Json
   if (inputs.act_order) {
     return wrong(from, ErrorCode::kUnsupported, shown(from, "actorder") + "; only weights have it");
   }
-  if (inputs.dynamic && inputs.strategy == Strategy::kTensor) {
-    config.notes.push_back(fmt::format(
-        "{}: strategy is \"tensor\" and the scale dynamic, so that it would depend on which tokens "
-        "are run together: taken per token, as the runtimes do",
-        from.where()));
-  }
   return {};
 }
 
@@ -260,8 +254,7 @@ Result<Group> read_group(const Json& from, std::string name, Config& config) {
   out.quantizes_outputs = outputs.has_value();
   if (out.weights) NIBBLE_TRY(check_weights(*from.find("weights"), *out.weights));
   if (out.inputs) {
-    NIBBLE_TRY(
-        check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights, config));
+    NIBBLE_TRY(check_inputs(from, *out.inputs, *from.find("input_activations"), out.weights));
   }
   return out;
 }
@@ -272,7 +265,7 @@ Result<void> check_format(const Json& from) {
       from, "format",
       {"dense", "int-quantized", "float-quantized", "naive-quantized", "pack-quantized",
        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized", "mxfp8-quantized",
-       "mixed-precision", "marlin-24", "sparse-24-bitmask", "fakequant"}));
+       "mixed-precision", "marlin-24", "sparse-24-bitmask", "sparse-bitmask", "fakequant"}));
   return {};
 }
 
@@ -303,7 +296,8 @@ Result<void> sort_targets(std::vector<std::pair<std::string, size_t>> targets,
     rules.push_back(target);
     config.group_of_target.push_back(group);
   }
-  NIBBLE_ASSIGN(config.targets, NameMatcher::compile(std::move(rules), where + ": targets"));
+  NIBBLE_ASSIGN(config.targets,
+                NameMatcher::compile(std::move(rules), where + ": targets", Says::kQuantized));
   return {};
 }
 
@@ -402,17 +396,11 @@ Result<void> read_transforms(const Json& dictionary, Config& config) {
   return {};
 }
 
-// Only 2:4 with a bit mask has rows of one length; what is stored says which layers are so.
+// What is stored says which layers are sparse.
 Result<void> read_sparsity(const Json& dictionary) {
   const Json* sparsity = dictionary.find_set("sparsity_config");
   if (sparsity == nullptr || !sparsity->is_object()) return {};
-  NIBBLE_ASSIGN(const std::string format, sparsity->get_string_or("format", "dense"));
-  if (format == "sparse-bitmask") {
-    return wrong(*sparsity, ErrorCode::kUnsupported,
-                 "format is \"sparse-bitmask\", whose rows have no fixed length; decompress the "
-                 "checkpoint with compressed-tensors 0.12");
-  }
-  NIBBLE_TRY(choice_key(*sparsity, "format", {"dense", "sparse-24-bitmask"}));
+  NIBBLE_TRY(choice_key(*sparsity, "format", {"dense", "sparse-24-bitmask", "sparse-bitmask"}));
   return {};
 }
 
@@ -442,9 +430,7 @@ Result<Config> read_config(const Json& dictionary) {
   NIBBLE_TRY(read_sparsity(dictionary));
   NIBBLE_ASSIGN(const std::string version, dictionary.get_string_or("version", ""));
   config.dense_words = packs_densely(version);
-  NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "ignore"));
-  NIBBLE_ASSIGN(config.ignored,
-                NameMatcher::compile(std::move(names), dictionary.where() + ": ignore"));
+  NIBBLE_ASSIGN(config.ignored, names_list(dictionary, {"ignore"}, Says::kLeftAlone));
   return config;
 }
 

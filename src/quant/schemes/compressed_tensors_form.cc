@@ -20,19 +20,12 @@ std::string describe(const Arguments& a) {
                      a.is_float ? "float" : "int");
 }
 
-const TensorInfo* codes_of(const LinearLayer& layer, const TensorLookup& tensors) {
-  for (const char* suffix : {"weight_packed", "compressed", "weight"}) {
-    if (const TensorInfo* info = find_tensor(tensors, layer.module, suffix)) return info;
-  }
-  return nullptr;
-}
-
 // The stored type against the number type of the group.
 Result<void> check_numbers(const TensorInfo& codes, const Arguments& weights, Form& f) {
   f.stored = codes.dtype;
   f.bits = weights.bits;
   f.is_float = weights.is_float;
-  const bool sparse = f.storage == Storage::kMask24;
+  const bool sparse = f.storage == Storage::kMask24 || f.storage == Storage::kMask;
   bool fits = !weights.is_float;  // kWords, kBytes, kMarlin24
   if (f.storage == Storage::kFloat8 || (sparse && codes.dtype == DType::kE4M3)) {
     fits = weights.is_float && weights.bits == 8;
@@ -161,7 +154,8 @@ void find_activation(const Arguments& in, Form& f) {
   }
   a.is_static = !in.dynamic;
   a.asymmetric = !in.symmetric;
-  a.granularity = a.is_static    ? Activation::Granularity::kTensor
+  const bool tensor = a.is_static || in.strategy == Strategy::kTensor;
+  a.granularity = tensor         ? Activation::Granularity::kTensor
                   : in.group > 0 ? Activation::Granularity::kGroup
                                  : Activation::Granularity::kToken;
   a.group = in.group;
@@ -173,8 +167,19 @@ void find_activation(const Arguments& in, Form& f) {
 
 }  // namespace
 
+const TensorInfo* codes_of(const LinearLayer& layer, const TensorLookup& tensors) {
+  for (const char* suffix : {"weight_packed", "compressed", "weight.compressed", "weight"}) {
+    if (const TensorInfo* info = find_tensor(tensors, layer.module, suffix)) return info;
+  }
+  return nullptr;
+}
+
 Result<Storage> storage_of(const LinearLayer& layer, const TensorLookup& tensors) {
-  if (find_tensor(tensors, layer.module, "bitmask") != nullptr) return Storage::kMask24;
+  for (const std::string prefix : {"", "weight."}) {
+    if (find_tensor(tensors, layer.module, prefix + "bitmask") == nullptr) continue;
+    const bool any = find_tensor(tensors, layer.module, prefix + "row_offsets") != nullptr;
+    return any ? Storage::kMask : Storage::kMask24;
+  }
   const TensorInfo* codes = codes_of(layer, tensors);
   if (codes == nullptr) return Storage::kPlain;  // the unquantized method reports it
   const bool packed = codes->name.size() == layer.module.size() + sizeof("weight_packed");
@@ -206,11 +211,16 @@ Result<Form> form_of(const LinearLayer& layer, const TensorLookup& tensors, Stor
   f.storage = storage;
   f.unused_input = "the config leaves the inputs of this layer alone";
   const TensorInfo* codes = codes_of(layer, tensors);
+  const bool sparse = storage == Storage::kMask || storage == Storage::kMask24;
+  if (sparse && find_tensor(tensors, layer.module, "bitmask") == nullptr) {
+    f.mask_prefix = "weight.";
+  }
   if (codes == nullptr) {
     return fail(ErrorCode::kNotFound, fmt::format("{}.bitmask is stored, but {}.compressed is not",
                                                   layer.module, layer.module));
   }
   f.stored = codes->dtype;
+  f.kept = storage == Storage::kMask ? tensor::element_count(codes->shape).value_or(0) : 0;
   if (group != nullptr) NIBBLE_TRY(check_numbers(*codes, *group->weights, f));
   NIBBLE_TRY(check_sizes(layer, f));
   if (group == nullptr) return f;

@@ -14,21 +14,27 @@
 namespace nibble::quant::compressed {
 
 enum class Storage : uint8_t {
-  kPlain,     // weight: floats, not quantized
-  kWords,     // weight_packed s32: integers, offset by half their range
-  kBytes,     // weight s8: integers, also of fewer bits
-  kFloat8,    // weight e4m3
-  kFloat4,    // weight_packed u8, two e2m1 a byte
-  kFloat6,    // weight_packed u8, four e2m3 in three bytes
+  kPlain,   // weight: floats, not quantized
+  kWords,   // weight_packed s32: integers, offset by half their range
+  kBytes,   // weight s8: integers, also of fewer bits
+  kFloat8,  // weight e4m3
+  kFloat4,  // weight_packed u8, two e2m1 a byte
+  kFloat6,  // weight_packed u8, four e2m3 in three bytes
+  kMask,  // compressed, bitmask and row_offsets: those inputs of floats, s8 or e4m3 that are not 0
   kMask24,    // compressed and bitmask: half of the inputs of floats, s8 or e4m3
   kMarlin24,  // weight_packed s32, meta, scale_packed
 };
+// The tensor that has the codes of a layer, whatever the storage; null: none.
+const tensor::TensorInfo* codes_of(const LinearLayer& layer, const TensorLookup& tensors);
+
 // kFloat6 is told from kFloat4 by the group.
 Result<Storage> storage_of(const LinearLayer& layer, const TensorLookup& tensors);
 
 struct Form {
   Storage storage = Storage::kPlain;
   tensor::DType stored = tensor::DType::kBF16;  // of the codes
+  int64_t kept = 0;                             // values that kMask stores
+  std::string mask_prefix;  // of the names of kMask and kMask24: "" or "weight."
   int64_t bits = 16;
   bool is_float = true;
   bool scaled = false;

@@ -245,7 +245,8 @@ TestCheckpoint with_fp8(std::vector<uint8_t> codes = {0x38, 0x40, 0xb8, 0x00}) {
 }
 
 TEST(compressed_tensors, fp8_codes_that_are_no_numbers_are_refused) {
-  const auto weight = load_layer(with_fp8(), dictionary(kFp8), layer(2, 2));
+  const TestCheckpoint stored = with_fp8();  // whose codes the weight shows
+  const auto weight = load_layer(stored, dictionary(kFp8), layer(2, 2));
   ASSERT_TRUE(weight) << message(weight);
   EXPECT_EQ(dequantize(*weight), (std::vector<float>{0.5f, 1, -0.5f, 0}));
   EXPECT_EQ(message(load_layer(with_fp8({0, 0x7f, 0, 0}), dictionary(kFp8), layer(2, 2))),
@@ -345,7 +346,7 @@ TEST(compressed_tensors, inputs_are_held_as_the_group_says) {
   };
   for (const Case& c : {
            Case{R"("num_bits": 8, "strategy": "token", "dynamic": true)", "s8 token"},
-           Case{R"("num_bits": 8, "strategy": "tensor", "dynamic": true)", "s8 token"},
+           Case{R"("num_bits": 8, "strategy": "tensor", "dynamic": true)", "s8 tensor"},
            Case{R"("num_bits": 8, "strategy": "token", "dynamic": true, "symmetric": false)",
                 "s8 token asym"},
            Case{R"("num_bits": 4, "strategy": "token", "dynamic": true)", "s4 token"},
@@ -522,6 +523,39 @@ TEST(compressed_tensors, the_mask_keeps_half_of_every_row) {
             kModule + ".bitmask is stored, but " + kModule + ".compressed is not");
 }
 
+TEST(compressed_tensors, a_mask_with_offsets_keeps_any_inputs) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<uint16_t>(kModule + ".compressed", DType::kBF16, {3}, {0x3f80, 0x4000, 0x4040});
+  checkpoint.add<uint8_t>(kModule + ".bitmask", DType::kU8, {3, 2}, {0x01, 0x02, 0, 0, 0x80, 0});
+  checkpoint.add<int64_t>(kModule + ".row_offsets", DType::kS64, {3}, {0, 2, 2});
+  checkpoint.add<int64_t>(kModule + ".shape", DType::kS64, {2}, {3, 10});
+  const std::string sparse = R"({"quant_method": "compressed-tensors",
+      "sparsity_config": {"format": "sparse-bitmask"}})";
+  const auto weight = load_layer(checkpoint, sparse, layer(3, 10));
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight), (std::vector<float>{1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0,
+                                                     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0}));
+  TestCheckpoint older = checkpoint;
+  for (const char* suffix : {"compressed", "bitmask", "row_offsets", "shape"}) {
+    const tensor::TensorView view = checkpoint.view(kModule + "." + suffix);
+    older.add_bytes(kModule + ".weight." + suffix, view.dtype, view.shape,
+                    {reinterpret_cast<const char*>(view.data), view.bytes});
+    older.remove(kModule + "." + suffix);
+  }
+  const auto same = load_layer(older, sparse, layer(3, 10));
+  ASSERT_TRUE(same) << message(same);
+  EXPECT_EQ(dequantize(*same), dequantize(*weight));
+  checkpoint.add<int64_t>(kModule + ".row_offsets", DType::kS64, {3}, {0, 1, 2});
+  EXPECT_EQ(message(load_layer(checkpoint, sparse, layer(3, 10))),
+            "bitmask: row 0 keeps 2 inputs, and row_offsets leaves it the values 0 to 1 of 3");
+  checkpoint.add<int64_t>(kModule + ".row_offsets", DType::kS64, {3}, {0, 2, -1});
+  EXPECT_EQ(message(load_layer(checkpoint, sparse, layer(3, 10))),
+            "bitmask: row 1 keeps 0 inputs, and row_offsets leaves it the values 2 to -1 of 3");
+  checkpoint.add<uint8_t>(kModule + ".bitmask", DType::kU8, {3, 2}, {0x01, 0x04, 0, 0, 0x80, 0});
+  EXPECT_EQ(message(load_layer(checkpoint, sparse, layer(3, 10))),
+            "bitmask: row 0 has bits beyond its 10 inputs");
+}
+
 TEST(compressed_tensors, marlin_24_needs_whole_tiles_and_places_that_differ) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight_packed", DType::kS32, {1, 128}, std::vector<int32_t>(128));
@@ -620,7 +654,7 @@ TEST(compressed_tensors, unknown_values_are_refused_wherever_they_stand) {
             "config.json: quantization_config: format is \"zip\"; known are: dense, int-quantized, "
             "float-quantized, naive-quantized, pack-quantized, nvfp4-pack-quantized, "
             "mxfp4-pack-quantized, mxfp6-pack-quantized, mxfp8-quantized, mixed-precision, "
-            "marlin-24, sparse-24-bitmask, fakequant");
+            "marlin-24, sparse-24-bitmask, sparse-bitmask, fakequant");
   EXPECT_EQ(
       refusal(R"({"quant_method": "compressed-tensors", "config_groups": ["g"]})"),
       "config.json: quantization_config: config_groups: expected an object, found a list of 1");
@@ -631,9 +665,9 @@ TEST(compressed_tensors, unknown_values_are_refused_wherever_they_stand) {
       refusal(R"({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 4}}})"),
       kGroups + "g: weights: expected an object, found the integer 4");
   EXPECT_EQ(
-      refusal(dictionary(kInt8, "", R"("sparsity_config": {"format": "sparse-bitmask"},)")),
-      "config.json: quantization_config: sparsity_config: format is \"sparse-bitmask\", whose "
-      "rows have no fixed length; decompress the checkpoint with compressed-tensors 0.12");
+      refusal(dictionary(kInt8, "", R"("sparsity_config": {"format": "sparse-csr"},)")),
+      "config.json: quantization_config: sparsity_config: format is \"sparse-csr\"; known are: "
+      "dense, sparse-24-bitmask, sparse-bitmask");
 }
 
 std::string transform(const std::string& scheme) {
@@ -712,10 +746,9 @@ TEST(compressed_tensors, keys_are_found_in_odd_places_and_unknown_ones_are_warne
                 kGroups + "kv: quantizes no weights: nothing of it is applied to a layer"}));
 }
 
-TEST(compressed_tensors, a_weight_of_no_outputs_has_no_codes) {
-  const auto weight = load_layer(with_packed(0, 16, 4, 2), dictionary(kInt4), layer(0, 16));
-  ASSERT_TRUE(weight) << message(weight);
-  EXPECT_EQ(dequantize(*weight), std::vector<float>());
+TEST(compressed_tensors, a_weight_of_no_outputs_counts_as_missing) {
+  EXPECT_EQ(message(load_layer(with_packed(0, 16, 4, 2), dictionary(kInt4), layer(0, 16))),
+            "missing " + layer(0, 16).module + ".weight");
 }
 
 }  // namespace

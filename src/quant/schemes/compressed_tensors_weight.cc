@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/number.h"
 #include "quant/act_order.h"
+#include "quant/float6.h"
 #include "quant/packed_words.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
@@ -41,22 +41,6 @@ Element element_of(const Form& f) {
   return f.stored == DType::kBF16  ? Element::kBF16
          : f.stored == DType::kF16 ? Element::kF16
                                    : Element::kF32;
-}
-
-// e2m3 codes as e4m3 codes of the same value.
-const std::array<uint8_t, 64>& e4m3_of_e2m3() {
-  static const std::array<uint8_t, 64> table = [] {
-    std::array<uint8_t, 64> out{};
-    for (int code = 0; code < 64; ++code) {
-      const int exponent = code >> 3 & 3, mantissa = code & 7;
-      const float value = exponent == 0 ? static_cast<float>(mantissa) / 8
-                                        : static_cast<float>((8 + mantissa) << (exponent - 1)) / 8;
-      const auto sign = static_cast<uint8_t>((code & 32) << 2);
-      out[static_cast<size_t>(code)] = base::e4m3_from_f32(value) | sign;
-    }
-    return out;
-  }();
-  return table;
 }
 
 // Bytes that hold exponents of two are e8m0, whatever their type is called.
@@ -162,9 +146,19 @@ class CompressedMethod : public LinearMethod {
         break;
       }
       case Storage::kMask24:
-        specs_ = {
-            wanted(Slot::kWeight, "compressed", {f_.stored}, {n_, k_ / 2}, {0}, {1, 8, 4}),
-            wanted(Slot::kExtra, "bitmask", {DType::kU8}, {n_, ceil_div(k_, 8)}, {0}, {1, 8})};
+        specs_ = {wanted(Slot::kWeight, mask_name("compressed"), {f_.stored}, {n_, k_ / 2}, {0},
+                         {1, 8, 4}),
+                  wanted(Slot::kExtra, mask_name("bitmask"), {DType::kU8}, {n_, ceil_div(k_, 8)},
+                         {0}, {1, 8})};
+        break;
+      case Storage::kMask:
+        // Rows are found by their offsets; no part of the inputs has a place of its own.
+        specs_ = {wanted(Slot::kWeight, mask_name("compressed"), {f_.stored}, {f_.kept}, {},
+                         {0, k_, f_.kept}),
+                  wanted(Slot::kExtra, mask_name("bitmask"), {DType::kU8}, {n_, ceil_div(k_, 8)},
+                         {0}, {1, k_, ceil_div(k_, 8)}),
+                  wanted(Slot::kGroupIndex, mask_name("row_offsets"), {DType::kS64, DType::kS32},
+                         {n_}, {0}, {})};
         break;
       case Storage::kMarlin24: {
         const int64_t words_a_row = 16 * n_ * f_.bits / 32;
@@ -177,11 +171,16 @@ class CompressedMethod : public LinearMethod {
       default:
         specs_ = {wanted(Slot::kWeight, "weight", {f_.stored}, {n_, k_}, {0}, {1})};
     }
-    if (words || f_.storage == Storage::kMask24) {
-      specs_.push_back(optional_tensor(wanted(Slot::kShape, words ? "weight_shape" : "shape",
-                                              {DType::kS64, DType::kS32}, {2}, {}, {}),
-                                       "the shape is the model's"));
+    if (words || f_.storage == Storage::kMask24 || f_.storage == Storage::kMask) {
+      specs_.push_back(
+          optional_tensor(wanted(Slot::kShape, words ? "weight_shape" : mask_name("shape"),
+                                 {DType::kS64, DType::kS32}, {2}, {}, {}),
+                          "the shape is the model's"));
     }
+  }
+
+  std::string mask_name(std::string_view suffix) const {
+    return f_.mask_prefix + std::string(suffix);
   }
 
   // Codes of f_.bits bits in elements of `unit` bits: the smallest number of both that is whole.
@@ -210,7 +209,7 @@ class CompressedMethod : public LinearMethod {
       specs_.push_back(wanted(Slot::kScale2, "weight_global_scale", kFloats, {}, {}, {}));
     }
     add_zeros(layer, tensors, along_n, along_k);
-    if (f_.is_float || marlin) return;
+    if (f_.is_float || marlin || f_.storage == Storage::kMask) return;
     WeightSpec order =
         wanted(Slot::kGroupIndex, "weight_g_idx", {DType::kS32, DType::kS64}, {k_}, {}, {0});
     if (!f_.act_order) order = optional_tensor(order, "groups are neighbours");
@@ -340,6 +339,7 @@ class CompressedMethod : public LinearMethod {
 
   // A -1 in weight_g_idx: it was never set, and groups are neighbours.
   Result<void> read_order(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+    if (f_.storage == Storage::kMask) return {};  // the slot has row_offsets
     if (raw.get(Slot::kGroupIndex) == nullptr && !f_.act_order) return {};
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kGroupIndex, "weight_g_idx", {out.k}));
     NIBBLE_ASSIGN(std::vector<int32_t> g_idx, read_ints(*view, "weight_g_idx"));
@@ -370,8 +370,9 @@ class CompressedMethod : public LinearMethod {
       case Storage::kFloat4:
       case Storage::kFloat6:
         return read_rows(raw, out);
+      case Storage::kMask:
       case Storage::kMask24:
-        return read_mask24(raw, out);
+        return read_mask(raw, out);
       case Storage::kMarlin24:
         return read_marlin24(raw, out);
       default:
@@ -406,20 +407,29 @@ class CompressedMethod : public LinearMethod {
         code[i] = row[static_cast<size_t>(out.order[i])];
       }
       if (f_.storage != Storage::kFloat6) continue;
-      for (int64_t i = 0; i < out.k; ++i) code[i] = e4m3_of_e2m3()[code[i]];
+      for (int64_t i = 0; i < out.k; ++i) code[i] = e4m3_of_e2m3_codes()[code[i]];
     }
     return {};
   }
 
-  Result<void> read_mask24(const RawWeights& raw, tensor::QuantizedWeight& out) const {
-    NIBBLE_ASSIGN(const TensorView* kept,
-                  need(raw, Slot::kWeight, "compressed", {out.n, out.k / 2}));
+  Result<void> read_mask(const RawWeights& raw, tensor::QuantizedWeight& out) const {
+    const bool half_kept = f_.storage == Storage::kMask24;
+    const tensor::Shape shape =
+        half_kept ? tensor::Shape{out.n, out.k / 2} : tensor::Shape{f_.kept};
+    NIBBLE_ASSIGN(const TensorView* kept, need(raw, Slot::kWeight, "compressed", shape));
     NIBBLE_ASSIGN(const TensorView* mask,
                   need(raw, Slot::kExtra, "bitmask", {out.n, ceil_div(out.k, 8)}));
     const int64_t unit = tensor::info(f_.stored).block_bytes;
     NIBBLE_ASSIGN(uint8_t * code, own_codes(out, unit));
     std::memset(code, 0, static_cast<size_t>(out.n * out.k * unit));
-    NIBBLE_TRY(spread_mask24(*kept, *mask, out.n, out.k, unit, out.code_owner.data()));
+    if (half_kept) {
+      NIBBLE_TRY(spread_mask24(*kept, *mask, out.n, out.k, unit, out.code_owner.data()));
+    } else {
+      NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kGroupIndex, "row_offsets", {out.n}));
+      NIBBLE_ASSIGN(const std::vector<int32_t> offsets, read_ints(*view, "row_offsets"));
+      NIBBLE_TRY(
+          spread_mask(*kept, *mask, offsets, out.n < n_, out.k, unit, out.code_owner.data()));
+    }
     if (!f_.scaled) return {};
     const TensorView dense = {f_.stored, {out.n, out.k}, out.code_owner.data(), out.code.bytes};
     if (f_.is_float) return check_fp8_codes(dense, "compressed", out.k);

@@ -132,7 +132,6 @@ class EetqConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(not_converted_.match(layer.module));  // to know which rules match nothing
     if (const TensorInfo* own = find_tensor(tensors, layer.module, "qweight"); own != nullptr) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{} is as EETQ's own exporter writes it: the layers that it joins "
@@ -162,10 +161,8 @@ class EetqConfig : public QuantizationConfig {
   Result<void> read(const base::Json& dictionary) {
     check_keys(dictionary, "quant_method weights modules_to_not_convert", "", warnings);
     NIBBLE_TRY(choice_key(dictionary, "weights", {"int8"}));
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "modules_to_not_convert"));
-    NIBBLE_ASSIGN(
-        not_converted_,
-        NameMatcher::compile(std::move(names), dictionary.where() + ": modules_to_not_convert"));
+    NIBBLE_ASSIGN(not_converted_,
+                  names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     return {};
   }
 
@@ -176,9 +173,7 @@ class EetqConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "eetq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<EetqConfig>();
-  if (facts.quantization != nullptr) NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<EetqConfig>(facts);
 }
 
 }  // namespace

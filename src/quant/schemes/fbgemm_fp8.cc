@@ -18,10 +18,17 @@
 namespace nibble::quant {
 namespace {
 
+constexpr float kDefaultBound = 1200;  // transformers'
+
 Result<void> read(const base::Json& dictionary, ScaledCodesConfig& config) {
   check_keys(dictionary, "quant_method activation_scale_ub modules_to_not_convert ignored_layers",
              "", config.warnings);
-  NIBBLE_ASSIGN(const double bound, dictionary.get_double("activation_scale_ub"));
+  if (dictionary.find_set("activation_scale_ub") == nullptr) {
+    config.notes.push_back(fmt::format("{}: activation_scale_ub is not given: taken as {}",
+                                       dictionary.where(), kDefaultBound));
+  }
+  NIBBLE_ASSIGN(const double bound,
+                double_key_or(dictionary, "activation_scale_ub", kDefaultBound));
   const auto narrow = static_cast<float>(bound);
   if (!(narrow > 0) || std::isinf(narrow)) {
     return fail(ErrorCode::kCorrupt,
@@ -35,14 +42,16 @@ Result<void> read(const base::Json& dictionary, ScaledCodesConfig& config) {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "fbgemm_fp8"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "fbgemm_fp8 needs a quantization_config that says activation_scale_ub");
-  }
   auto config = std::make_unique<ScaledCodesConfig>(
       ScaledLinears{.scheme = "fbgemm_fp8", .code_types = kFp8Types});
   config->linears.activation.type = tensor::ActivationFormat::Type::kE4M3;
-  NIBBLE_TRY(read(*facts.quantization, *config));
+  if (facts.quantization != nullptr) {
+    NIBBLE_TRY(read(*facts.quantization, *config));
+  } else {
+    config->linears.activation.upper_bound = kDefaultBound;
+    config->notes.push_back(
+        fmt::format("no quantization_config: activation_scale_ub is taken as {}", kDefaultBound));
+  }
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 

@@ -172,12 +172,11 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kAliases[] = {"finegrained_fp8"};
-constexpr std::string_view kOver[] = {"compressed-tensors", "modelopt"};
-
+constexpr std::string_view kAliases[] = {"finegrained_fp8", "fp8_e4m3", "fp8_e5m2",
+                                         "deepseek_v4_fp8"};
 }  // namespace
 
 extern const Scheme fp8_scheme;
-const Scheme fp8_scheme = {"fp8", kAliases, claims, parse, kOver};
+const Scheme fp8_scheme = {"fp8", kAliases, claims, parse};
 
 }  // namespace nibble::quant

@@ -192,12 +192,34 @@ TEST(fp8, a_weight_without_a_scale_is_refused) {
 
 TEST(fp8, a_scale_of_a_strange_shape_is_refused) {
   TestCheckpoint checkpoint = weight_only(6, 10);
-  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 2}, {1, 1, 1, 1});
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 4},
+                        std::vector<float>(8, 1));
   const LinearLayer layer{kModule, 6, 10, false, {}};
   EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
             kModule +
-                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (6), and "
+                ".weight_scale_inv: (2, 4) is neither one scale nor one per output (6), and "
                 "weight_block_size is not given");
+}
+
+TEST(fp8, blocks_that_no_key_gives_are_found_when_their_sides_are_powers_of_two) {
+  const LinearLayer layer{kModule, 6, 40, false, {}};
+  TestCheckpoint checkpoint = weight_only(6, 40);
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
+  auto weight = load_layer(checkpoint, kDynamic, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3b4x16");
+  EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 g16");
+  expect_weight(*weight, base::f32_from_e4m3,
+                [](int64_t n, int64_t k) { return static_cast<float>(n / 4 * 3 + k / 16 + 1); });
+  // One block of outputs: as long as those of inputs.
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {1, 3}, {1, 2, 3});
+  weight = load_layer(checkpoint, kDynamic, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3b16x16");
+  EXPECT_EQ(message(load_layer(checkpoint, kStatic, layer)),
+            kModule +
+                ".weight_scale_inv (1, 3) has a scale per block, but the activations are static; "
+                "block weights have dynamic activations");
 }
 
 TEST(fp8, a_scale_that_is_not_one_per_block_contradicts_weight_block_size) {

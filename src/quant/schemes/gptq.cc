@@ -47,6 +47,7 @@ class GptqConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
+    if (lost_) return by_shapes(layer, tensors);
     NIBBLE_ASSIGN(const std::optional<size_t> rule, dynamic_.match(layer.module));
     NIBBLE_ASSIGN(const std::optional<size_t> listed, in_block_.match(layer.module));
     const bool left_alone = (rule && !overrides_[*rule]) || (!in_block_.empty() && !listed);
@@ -57,6 +58,14 @@ class GptqConfig : public QuantizationConfig {
     }
     return gptq_method("gptq", layer, tensors,
                        rule && overrides_[*rule] ? *overrides_[*rule] : general_);
+  }
+
+  // Without a dictionary the shapes say the rest.
+  void use_shapes() {
+    lost_ = true;
+    notes.push_back(
+        "no quantization_config: bits and groups are taken from the shapes of the tensors, zero "
+        "points as stored less one (checkpoint_format gptq); --quantization-config can say it");
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -72,14 +81,29 @@ class GptqConfig : public QuantizationConfig {
     }
     NIBBLE_TRY(read_layout(dictionary));
     NIBBLE_TRY(read_dynamic(dictionary));
-    const char* const key = "modules_in_block_to_quantize";
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, key));
     NIBBLE_ASSIGN(in_block_,
-                  NameMatcher::compile(std::move(names), dictionary.where() + ": " + key));
+                  names_list(dictionary, {"modules_in_block_to_quantize"}, Says::kOnlyThese));
     return {};
   }
 
  private:
+  // Asymmetric weights hold symmetric ones too, and g_idx is taken as it is.
+  static Result<std::unique_ptr<LinearMethod>> by_shapes(const LinearLayer& layer,
+                                                         const TensorLookup& tensors) {
+    const tensor::TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
+    const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
+    if (qweight == nullptr) return unquantized_method(layer, tensors);
+    GptqLayout layout;
+    if (scales != nullptr && scales->shape.size() == 2 && qweight->shape.size() == 2) {
+      layout.bits = qweight->shape[0] * 32 / layer.k;
+      NIBBLE_ASSIGN(layout.group, group_of_count(layer, *scales, scales->shape[0]));
+    }
+    layout.sym = find_tensor(tensors, layer.module, "qzeros") == nullptr;
+    layout.desc_act = find_tensor(tensors, layer.module, "g_idx") != nullptr;
+    layout.version = "no config says checkpoint_format";
+    return gptq_method("gptq", layer, tensors, std::move(layout));
+  }
+
   // checkpoint_format and format are two names of one key, from different versions of the tools.
   Result<void> read_layout(const base::Json& dictionary) {
     NIBBLE_ASSIGN(const bool marlin, dictionary.get_bool_or("is_marlin_format", false));
@@ -125,10 +149,14 @@ class GptqConfig : public QuantizationConfig {
       if (skip) continue;
       NIBBLE_ASSIGN(overrides_.back(), read_params(value, general_));
     }
-    NIBBLE_ASSIGN(dynamic_, NameMatcher::compile(std::move(rules), where));
+    NIBBLE_ASSIGN(dynamic_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
+    for (size_t i = 0; i < overrides_.size(); ++i) {
+      if (!overrides_[i]) dynamic_.set_says(i, Says::kLeftAlone);
+    }
     return {};
   }
 
+  bool lost_ = false;  // there is no dictionary
   GptqLayout general_;
   NameMatcher dynamic_;
   std::vector<std::optional<GptqLayout>>
@@ -139,13 +167,9 @@ class GptqConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "gptq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  if (facts.quantization == nullptr) {
-    return fail(ErrorCode::kNotFound,
-                "gptq needs a quantization_config (or quantize_config.json) that says bits and "
-                "group_size");
-  }
+  if (facts.quantization != nullptr) return parse_dictionary<GptqConfig>(facts);
   auto config = std::make_unique<GptqConfig>();
-  NIBBLE_TRY(config->read(*facts.quantization));
+  config->use_shapes();
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 

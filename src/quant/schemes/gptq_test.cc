@@ -117,6 +117,46 @@ std::string error_of(const TestCheckpoint& checkpoint, const std::string& config
   return message(load_layer(checkpoint, config, layer));
 }
 
+TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
+  for (const bool act_order : {false, true}) {
+    for (const int64_t bits : {3, 4, 8}) {
+      Encoder e;
+      e.bits = bits, e.sym = false, e.act_order = act_order;
+      e.fill(3);
+      const TestCheckpoint checkpoint = e.checkpoint();
+      CheckpointFacts facts;
+      facts.tensors = checkpoint.lookup();
+      const auto scheme = detect_scheme(facts, "gptq");
+      ASSERT_TRUE(scheme) << message(scheme);
+      const auto config = (*scheme)->parse(facts);
+      ASSERT_TRUE(config) << message(config);
+      EXPECT_EQ((*config)->notes,
+                std::vector<std::string>{
+                    "no quantization_config: bits and groups are taken from the shapes of the "
+                    "tensors, zero points as stored less one (checkpoint_format gptq); "
+                    "--quantization-config can say it"});
+      const auto method = (*config)->linear_method(e.layer(), facts.tensors);
+      ASSERT_TRUE(method) << message(method);
+      const auto raw = load_whole(checkpoint, e.layer(), **method);
+      ASSERT_TRUE(raw) << message(raw);
+      const auto weight = (*method)->process_weights_after_loading(e.n, e.k, *raw);
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(dequantize(*weight), e.expected()) << bits;
+    }
+  }
+}
+
+TEST(gptq, scales_whose_groups_cover_no_inputs_are_refused) {
+  Encoder e = small();
+  TestCheckpoint checkpoint = e.checkpoint();
+  checkpoint.add(kModule + ".scales", DType::kF16, {5, 32}, std::vector<uint16_t>(160, 0x2000));
+  CheckpointFacts facts;
+  facts.tensors = checkpoint.lookup();
+  const auto config = (*detect_scheme(facts, "gptq"))->parse(facts);
+  EXPECT_EQ(message((*config)->linear_method(e.layer(), facts.tensors)),
+            kModule + ".scales (5, 32): 5 groups of one size do not cover 64 inputs");
+}
+
 TEST(gptq, every_width_zero_version_and_order_is_decoded_as_it_was_encoded) {
   uint32_t seed = 20261129;
   for (int64_t bits : {2, 3, 4, 8}) {

@@ -1,9 +1,13 @@
-// HQQ (Badri and Shaji 2023), as its HQQLinear saves itself to safetensors.
+// HQQ (Badri and Shaji 2023), as its HQQLinear saves itself to safetensors, and as hqq saves a
+// model (qmodel.pt, without a quantization_config; before 0.2 all but W_q and the bias are in a
+// dict more).
 //
-//   <module>.W_q    u8, or s32 for 3 bits: the packed codes of a matrix (R, C)
-//   <module>.scale  (R, 1) or (1, C)   f16 | bf16 | f32
-//   <module>.zero   likewise; no integers
+//   <module>.W_q           u8, or s32 for 3 bits: the packed codes of a matrix (R, C)
+//   <module>.[meta.]scale  (R, 1) or (1, C)   f16 | bf16 | f32
+//   <module>.[meta.]zero   likewise; no integers
 //   <module>.nbits, .shape, .axis, .packing ...   what the shapes say already
+//
+// hqq_levels.h has what scales and zero points may be besides.
 //
 // The weight (N, K), in one row, is cut into groups of G. With axis 1 they are the rows of (R, C) =
 // (NK / G, G); with axis 0 its columns, (R, C) = (G, NK / G), so that neighbouring inputs belong to
@@ -25,11 +29,13 @@
 #include <numeric>
 
 #include "quant/scheme.h"
+#include "quant/schemes/hqq_levels.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
 namespace {
 
+using hqq::Level;
 using tensor::DType;
 using tensor::Element;
 using tensor::TensorInfo;
@@ -75,19 +81,26 @@ Element element_of(int64_t bits) {
 class HqqMethod : public LinearMethod {
  public:
   HqqMethod(const LinearLayer& layer, const TensorLookup& tensors, const Layout& layout)
-      : l_(layout), n_(layer.n), k_(layer.k), width_(std::gcd(layer.k, layout.group)) {
+      : l_(layout),
+        n_(layer.n),
+        k_(layer.k),
+        width_(std::gcd(layer.k, layout.group)),
+        scale_(hqq::find_level(layer, tensors, true)),
+        zero_(hqq::find_level(layer, tensors, false)) {
     const TensorInfo* codes = find_tensor(tensors, layer.module, "W_q");
     // A part of the outputs or inputs lies scattered over the bits of W_q, except in one case.
-    const bool whole_rows = l_.bits == 8 && l_.by_row && k_ % l_.group == 0;
+    const bool plain = scale_.parts == 1 && !scale_.coded() && !zero_.coded();
+    const bool whole_rows = plain && l_.bits == 8 && l_.by_row && k_ % l_.group == 0;
     const ShardAxis n_codes = whole_rows ? ShardAxis{0} : ShardAxis{0, n_};
     const ShardAxis k_codes = whole_rows ? ShardAxis{1} : ShardAxis{0, k_};
     const ShardAxis k_scale = whole_rows ? ShardAxis{1, l_.group} : ShardAxis{0, k_};
     const tensor::Shape shape = whole_rows ? tensor::Shape{n_, k_} : codes->shape;
     const tensor::Shape groups =
         whole_rows ? tensor::Shape{n_, k_ / l_.group} : tensor::Shape{n_ * k_ / l_.group};
-    specs_ = {wanted(Slot::kWeight, "W_q", kPacked, shape, n_codes, k_codes),
-              wanted(Slot::kScale, "scale", kFloats, groups, n_codes, k_scale),
-              wanted(Slot::kZero, "zero", kFloats, groups, n_codes, k_scale)};
+    specs_ = {wanted(Slot::kWeight, "W_q", kPacked, shape, n_codes, k_codes)};
+    for (const Level* level : {&scale_, &zero_}) {
+      hqq::add_level(layer, tensors, *level, groups, n_codes, k_scale, specs_);
+    }
     for (WeightSpec& spec : specs_) spec.flattened = true;
     for (std::string_view meta : kMeta) {
       const TensorInfo* stored = find_tensor(tensors, layer.module, meta);
@@ -124,10 +137,8 @@ class HqqMethod : public LinearMethod {
     if (l.by_row) l.rows = n * k / l.group;
     NIBBLE_ASSIGN(const TensorView* codes, need_bytes(raw, l.bytes()));
     const int64_t groups = l.by_row ? l.rows : l.columns;
-    NIBBLE_ASSIGN(const TensorView* scales, need_count(raw, Slot::kScale, "scale", groups));
-    NIBBLE_ASSIGN(const TensorView* zeros, need_count(raw, Slot::kZero, "zero", groups));
-    NIBBLE_ASSIGN(const std::vector<float> scale, read_floats(*scales, "scale"));
-    NIBBLE_ASSIGN(const std::vector<float> zero, read_floats(*zeros, "zero"));
+    NIBBLE_ASSIGN(const std::vector<float> scale, hqq::read_level(raw, scale_, groups));
+    NIBBLE_ASSIGN(const std::vector<float> zero, hqq::read_level(raw, zero_, groups));
     tensor::QuantizedWeight out = empty_weight(n, k);
     return l.by_row ? grouped(l, *codes, scale, zero, std::move(out))
                     : expanded(l, *codes, scale, zero, std::move(out));
@@ -196,6 +207,7 @@ class HqqMethod : public LinearMethod {
   Layout l_;
   int64_t n_, k_;
   int64_t width_;  // inputs that surely share a group, wherever their row begins
+  Level scale_, zero_;
   std::vector<WeightSpec> specs_;
 };
 
@@ -208,7 +220,6 @@ class HqqConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(skipped_.match(layer.module));  // to know which rules match nothing
     const TensorInfo* codes = find_tensor(tensors, layer.module, "W_q");
     // What is stored outranks the list.
     if (codes == nullptr) return unquantized_method(layer, tensors);
@@ -223,9 +234,7 @@ class HqqConfig : public QuantizationConfig {
     if (weight != nullptr) {
       NIBBLE_ASSIGN(stated_bits_, int_key_or(*weight, "nbits", 0));
     }
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "skip_modules"));
-    NIBBLE_ASSIGN(skipped_,
-                  NameMatcher::compile(std::move(names), dictionary.where() + ": skip_modules"));
+    NIBBLE_ASSIGN(skipped_, names_list(dictionary, {"skip_modules"}, Says::kLeftAlone));
     return {};
   }
 
@@ -234,23 +243,26 @@ class HqqConfig : public QuantizationConfig {
   // has them too, under several spellings.)
   Result<Layout> layout_of(const LinearLayer& layer, const TensorLookup& tensors,
                            const TensorInfo& codes) const {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, "scale");
-    if (scale == nullptr) {
-      const bool coded = find_tensor(tensors, layer.module, "scale_q") != nullptr ||
-                         find_tensor(tensors, layer.module, "zero_scale") != nullptr;
-      return fail(
-          ErrorCode::kUnsupported,
-          fmt::format("{} is stored, but {}.scale is missing{}", codes.name, layer.module,
-                      coded ? "; quantized scales, which hqq has given up, are not read" : ""));
+    const Level level = hqq::find_level(layer, tensors, true);
+    const TensorInfo* scale = level.info;
+    for (const Level& each : {level, hqq::find_level(layer, tensors, false)}) {
+      if (each.info != nullptr) continue;
+      const std::string_view name = each.part == 1 ? "scale" : "zero";
+      return fail(ErrorCode::kNotFound, fmt::format("{} is stored, but {}.{} is missing",
+                                                    codes.name, layer.module, name));
     }
     const int64_t size = layer.n * layer.k;
-    const int64_t groups = tensor::element_count(scale->shape).value_or(0);
-    const bool column = scale->shape.size() == 2 && scale->shape[0] == 1 && groups > 1;
+    const int64_t groups = tensor::element_count(scale->shape).value_or(0) / level.parts;
     if (groups == 0 || size % groups != 0) {
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{} {}: {} weights do not divide into {} groups", scale->name,
                               tensor::to_string(scale->shape), size, groups));
     }
+    // Coded scales are cut into groups of their own; the axis shows in W_q (R / p, C) then.
+    const size_t last = scale->shape.size();
+    const bool column =
+        groups > 1 && (level.coded() ? codes.shape.size() == 2 && codes.shape[1] == groups
+                                     : last >= 2 && scale->shape[last - 2] == 1);
     Layout l;
     l.by_row = !column;
     l.group = size / groups;
@@ -280,14 +292,14 @@ class HqqConfig : public QuantizationConfig {
   NameMatcher skipped_;
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "hqq"; }
+// What hqq itself saves names no method.
+bool claims(const CheckpointFacts& facts) {
+  return !facts.gguf &&
+         (facts.method == "hqq" || (facts.method.empty() && stores_suffix(facts.tensors, ".W_q")));
+}
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<HqqConfig>();
-  if (facts.quantization != nullptr) {
-    NIBBLE_TRY(config->read(*facts.quantization));
-  }
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<HqqConfig>(facts);
 }
 
 }  // namespace

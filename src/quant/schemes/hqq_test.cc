@@ -157,6 +157,47 @@ TEST(hqq, a_layer_without_codes_is_unquantized) {
       "unquantized");
 }
 
+TEST(hqq, scales_and_zero_points_that_are_codes_are_computed_in_the_type_of_their_scale) {
+  Encoder e;
+  e.fill(7);
+  TestCheckpoint checkpoint = e.checkpoint();
+  const std::vector<float> first = e.expected();
+  std::vector<uint8_t> codes, joined;
+  const float unit = base::f32_from_f16(base::f16_from_f32(0.031f)), zero = 2.5f;
+  for (size_t i = 0; i < e.zero.size(); ++i) {
+    codes.push_back(static_cast<uint8_t>(40 + 23 * i));
+    const float above = static_cast<float>(codes.back()) - zero;
+    e.zero[i] = base::f32_from_f16(base::f16_from_f32(above * unit));
+  }
+  checkpoint.remove(kModule + ".zero");
+  checkpoint.add(kModule + ".meta.zero_q", DType::kU8, {8, 1}, codes);
+  checkpoint.add(kModule + ".meta.meta_zero.scale", DType::kF16, {},
+                 std::vector<uint16_t>{base::f16_from_f32(unit)});
+  checkpoint.add(kModule + ".meta.meta_zero.zero", DType::kF16, {},
+                 std::vector<uint16_t>{base::f16_from_f32(zero)});
+  auto weight = load_layer(checkpoint, "{}", e.layer());
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight), e.expected());
+  EXPECT_NE(dequantize(*weight), first);
+
+  // Both in one tensor, their scales for every second code.
+  for (size_t i = 0; i < e.scale.size(); ++i) {
+    joined.push_back(static_cast<uint8_t>(3 + 5 * i));
+    const float scale = i % 2 == 0 ? 0.5f : 0.25f;
+    e.scale[i] = static_cast<float>(joined.back()) * scale;
+  }
+  codes.insert(codes.end(), joined.begin(), joined.end());
+  checkpoint.remove(kModule + ".scale");
+  checkpoint.remove(kModule + ".meta.zero_q");
+  checkpoint.add(kModule + ".meta.zero_scale", DType::kU8, {2, 4, 2}, codes);
+  checkpoint.add(kModule + ".meta.meta_scale.scale", DType::kF16, {1, 2},
+                 std::vector<uint16_t>{base::f16_from_f32(0.5f), base::f16_from_f32(0.25f)});
+  checkpoint.add(kModule + ".meta.meta_scale.zero", DType::kF16, {1, 2}, std::vector<uint16_t>(2));
+  weight = load_layer(checkpoint, "{}", e.layer());
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight), e.expected());
+}
+
 TEST(hqq, tensors_that_do_not_fit_are_refused_with_their_numbers) {
   Encoder e;
   e.fill(5);
@@ -173,10 +214,18 @@ TEST(hqq, tensors_that_do_not_fit_are_refused_with_their_numbers) {
   EXPECT_EQ(message(load_layer(checkpoint, kConfig, e.layer())),
             "model.layers.0.mlp.up_proj.W_q is stored, but model.layers.0.mlp.up_proj.scale is "
             "missing");
-  checkpoint.add(kModule + ".scale_q", DType::kU8, {8}, std::vector<uint8_t>(8));
+  checkpoint = e.checkpoint();
+  checkpoint.remove(kModule + ".zero");
   EXPECT_EQ(message(load_layer(checkpoint, kConfig, e.layer())),
-            "model.layers.0.mlp.up_proj.W_q is stored, but model.layers.0.mlp.up_proj.scale is "
-            "missing; quantized scales, which hqq has given up, are not read");
+            "model.layers.0.mlp.up_proj.W_q is stored, but model.layers.0.mlp.up_proj.zero is "
+            "missing");
+  checkpoint.add(kModule + ".zero_q", DType::kU8, {8, 1}, std::vector<uint8_t>(8));
+  EXPECT_EQ(message(load_layer(checkpoint, kConfig, e.layer())),
+            "missing model.layers.0.mlp.up_proj.meta_zero.scale");
+  checkpoint.add(kModule + ".meta_zero.scale", DType::kF16, {1, 3}, std::vector<uint16_t>(3));
+  checkpoint.add(kModule + ".meta_zero.zero", DType::kF16, {1, 3}, std::vector<uint16_t>(3));
+  EXPECT_EQ(message(load_layer(checkpoint, kConfig, e.layer())),
+            "meta_zero.scale (1, 3): 8 codes do not divide into 3 groups");
   checkpoint = e.checkpoint();
   checkpoint.add(kModule + ".zero", DType::kF32, {4, 1}, std::vector<float>(4, 1.0f));
   EXPECT_EQ(message(load_layer(checkpoint, kConfig, e.layer())),

@@ -40,15 +40,13 @@ class ModelOptConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(excluded_.match(layer.module));  // to know which rules match nothing
-    ModelOptAlgo algo = settings_.algo;
-    std::string where = settings_.where;
-    if (algo.name == kMixed) {
-      NIBBLE_ASSIGN(const std::optional<size_t> entry, listed_.match(layer.module));
-      algo = entry ? settings_.layers[*entry].second : ModelOptAlgo{};
-      where = listed_.where();
+    if (settings_.algo.name != kMixed) {
+      return modelopt_method("modelopt", layer, tensors, settings_.algo, settings_.where);
     }
-    return modelopt_method("modelopt", layer, tensors, algo, where);
+    NIBBLE_ASSIGN(const std::optional<size_t> entry, listed_.match(layer.module));
+    return modelopt_method(
+        "modelopt", layer, tensors, entry ? settings_.layers[*entry].second : ModelOptAlgo{},
+        listed_.where(), listed_.empty() ? ModelOptInputs::kNamed : ModelOptInputs::kShown);
   }
 
   Result<void> read(const CheckpointFacts& facts) {
@@ -64,11 +62,16 @@ class ModelOptConfig : public QuantizationConfig {
     }
     if (unnamed) settings_.algo.name = kMixed;
     NIBBLE_ASSIGN(excluded_,
-                  NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules"));
+                  NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules",
+                                       Says::kLeftAlone));
     std::vector<std::string> names;
     for (const auto& [name, algo] : settings_.layers) names.push_back(name);
     NIBBLE_ASSIGN(listed_,
-                  NameMatcher::compile(std::move(names), settings_.where + ": quantized_layers"));
+                  NameMatcher::compile(std::move(names), settings_.where + ": quantized_layers",
+                                       Says::kOnlyThese));
+    for (size_t i = 0; i < settings_.layers.size(); ++i) {
+      if (settings_.layers[i].second.name.empty()) listed_.set_says(i, Says::kLeftAlone);
+    }
     return {};
   }
 

@@ -205,6 +205,32 @@ TEST(modelopt, a_mixture_without_layers_is_read_as_its_tensors_are_stored) {
   }
 }
 
+TEST(modelopt, what_the_tensors_of_an_unlisted_layer_leave_open_is_refused) {
+  const std::string dictionary =
+      flat("MIXED_PRECISION", R"(, "quantized_layers": {"lm_head": {"quant_algo": "FP8"},
+                              "model.layers.9": {"quant_algo": "NO_QUANT"}})");
+  EXPECT_EQ(read_as(with_input_scale(fp8()), dictionary), "e4m3t, e4m3 tensor static");
+  EXPECT_EQ(read_as(fp8(), dictionary), "e4m3t, float");
+  EXPECT_EQ(read_as(fp8({4}), dictionary), "e4m3c, e4m3 token");
+  EXPECT_EQ(read_as(with_input_scale(int8()), dictionary), "s8c, s8 tensor static");
+  EXPECT_EQ(read_as(int4(), dictionary), "s4g32, float");
+  EXPECT_EQ(read_as(with_input_scale(int4()), dictionary), "s4g32, e4m3 tensor static");
+  EXPECT_EQ(read_as(nvfp4(), dictionary), "e2m1g16, float");
+  EXPECT_EQ(read_as(with_input_scale(nvfp4()), dictionary), "e2m1g16, e2m1 g16 x e4m3");
+  EXPECT_EQ(read_as(mx(DType::kE4M3, {4, 64}), dictionary), "e4m3g32, e4m3 g32 x e8m0");
+  EXPECT_EQ(read_as(mx(DType::kU8, {4, 32}), dictionary),
+            kAt + "quantized_layers does not name this layer, but it is stored quantized (" +
+                kModule + ".weight u8 (4, 32) with " + kModule +
+                ".weight_scale u8 (4, 2)), as MXFP4 and W4A8_MXFP4_FP8 do it, whose inputs differ; "
+                "name its algorithm there");
+  const auto config = parse_config(TestCheckpoint(), dictionary);
+  ASSERT_TRUE(config) << message(config);
+  EXPECT_EQ((*config)->listed(kLayer)->by, kAt + "quantized_layers (by not naming it)");
+  EXPECT_EQ((*config)->listed({"model.layers.9.mlp.up_proj", 4, 64, false, {}})->says,
+            Says::kLeftAlone);
+  EXPECT_EQ((*config)->listed({"lm_head", 4, 64, false, {}})->says, Says::kQuantized);
+}
+
 TEST(modelopt, w4afp8_has_int4_along_the_inputs_and_fp8_blocks) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight", DType::kS8, {4, 128},

@@ -34,7 +34,6 @@ class Mxfp4Config : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(not_converted_.match(layer.module));  // to know which rules match nothing
     const TensorInfo* plain = find_tensor(tensors, layer.module, "weight");
     for (const Names& names : kNames) {
       const TensorInfo* codes = find_tensor(tensors, layer.module, names.codes);
@@ -55,14 +54,9 @@ class Mxfp4Config : public QuantizationConfig {
   Result<void> read(const base::Json& dictionary) {
     check_keys(dictionary, "quant_method modules_to_not_convert ignored_layers",
                "dequantize use_kernels", warnings);
-    std::vector<std::string> names;
-    for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
-      NIBBLE_ASSIGN(const std::vector<std::string> more, names_key(dictionary, key));
-      names.insert(names.end(), more.begin(), more.end());
-    }
     NIBBLE_ASSIGN(
         not_converted_,
-        NameMatcher::compile(std::move(names), dictionary.where() + ": modules_to_not_convert"));
+        names_list(dictionary, {"modules_to_not_convert", "ignored_layers"}, Says::kLeftAlone));
     return {};
   }
 
@@ -92,9 +86,7 @@ class Mxfp4Config : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "mxfp4"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<Mxfp4Config>();
-  if (facts.quantization != nullptr) NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<Mxfp4Config>(facts);
 }
 
 constexpr std::string_view kAliases[] = {"gpt_oss_mxfp4"};

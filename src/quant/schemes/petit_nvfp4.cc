@@ -25,8 +25,8 @@ class PetitConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(excluded_.match(layer.module));  // to know which rules match nothing
-    return modelopt_method("petit_nvfp4", layer, tensors, settings_.algo, settings_.where, true);
+    return modelopt_method("petit_nvfp4", layer, tensors, settings_.algo, settings_.where,
+                           ModelOptInputs::kLeftAlone);
   }
 
   Result<void> read(const CheckpointFacts& facts) {
@@ -48,7 +48,8 @@ class PetitConfig : public QuantizationConfig {
       }
     }
     NIBBLE_ASSIGN(excluded_,
-                  NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules"));
+                  NameMatcher::compile(settings_.exclude, settings_.where + ": excluded modules",
+                                       Says::kLeftAlone));
     return {};
   }
 
@@ -65,11 +66,9 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kOver[] = {"modelopt"};
-
 }  // namespace
 
 extern const Scheme petit_nvfp4_scheme;
-const Scheme petit_nvfp4_scheme = {"petit_nvfp4", {}, claims, parse, kOver};
+const Scheme petit_nvfp4_scheme = {"petit_nvfp4", {}, claims, parse};
 
 }  // namespace nibble::quant

@@ -170,7 +170,6 @@ class QoqConfig : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_TRY(not_converted_.match(layer.module));  // to know which rules match nothing
     if (find_tensor(tensors, layer.module, "qweight") == nullptr) {
       return unquantized_method(layer, tensors);
     }
@@ -204,9 +203,8 @@ class QoqConfig : public QuantizationConfig {
                   fmt::format("{}: wbits is {} and group_size {}; QoQ has 4 and -1 or {}", where_,
                               bits, group_, kGroup));
     }
-    NIBBLE_ASSIGN(std::vector<std::string> names, names_key(dictionary, "modules_to_not_convert"));
     NIBBLE_ASSIGN(not_converted_,
-                  NameMatcher::compile(std::move(names), where_ + ": modules_to_not_convert"));
+                  names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     return {};
   }
 
@@ -219,9 +217,7 @@ class QoqConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "qoq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  auto config = std::make_unique<QoqConfig>();
-  if (facts.quantization != nullptr) NIBBLE_TRY(config->read(*facts.quantization));
-  return std::unique_ptr<QuantizationConfig>(std::move(config));
+  return parse_dictionary<QoqConfig>(facts);
 }
 
 constexpr std::string_view kAliases[] = {"qserve"};

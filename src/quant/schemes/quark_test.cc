@@ -52,6 +52,8 @@ TEST(quark, fp8_layers_have_the_activations_of_the_config) {
        {std::pair{kFp8Static, "e4m3 tensor static"},
         {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_channel", "is_dynamic": true})"),
          "e4m3 token"},
+        {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": true})"),
+         "e4m3 tensor"},
         {std::string("null"), "float"}}) {
     const auto weight = load_layer(checkpoint, config(kFp8, input), kFp8Layer);
     ASSERT_TRUE(weight) << message(weight);
@@ -163,22 +165,56 @@ TEST(quark, mxfp4_has_scales_of_e8m0_and_activations_in_groups) {
   const std::vector<float> values = dequantize(*weight);
   EXPECT_EQ(values[0], 2);
   EXPECT_EQ(values[1], -12);
-  EXPECT_EQ(weight->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Even);
+  EXPECT_EQ(weight->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Nearest);
   EXPECT_EQ(weight->activation.group, 32);
-  // mxfp6 is three bytes for four codes.
-  checkpoint.add(kModule + ".weight", DType::kU8, {1, 24}, std::vector<uint8_t>(24));
+  checkpoint.add(kModule + ".weight", DType::kU8, {1, 17}, std::vector<uint8_t>(17));
   EXPECT_EQ(
       message(load_layer(checkpoint, config(kMx, kMx), {kModule, 1, 32, false, {}})),
-      "model.layers.0.mlp.up_proj.weight u8 (1, 24): of Quark's byte formats fp8 (N, K), int8 "
-      "(N, K) and fp4 (N, K/2) in groups of 32 are read; N is 1 and K 32");
+      "model.layers.0.mlp.up_proj.weight u8 (1, 17): of Quark's byte formats fp8 (N, K), int8 "
+      "(N, K), fp6 (N, 3K/4) and fp4 (N, K/2) in groups of 32 are read; N is 1 and K 32");
+}
+
+std::string mx6(const char* dtype, const char* mode = "even") {
+  return std::string(R"({"dtype": ")") + dtype +
+         R"(", "qscheme": "per_group", "group_size": 32, "is_dynamic": true,
+             "scale_format": "e8m0", "scale_calculation_mode": ")" +
+         mode + "\"}";
+}
+
+TEST(quark, mxfp6_has_four_codes_in_three_bytes) {
+  TestCheckpoint checkpoint;
+  // The codes 1, 31, 32 + 9 and 16, lowest bits first, and zeros.
+  std::vector<uint8_t> bytes(24);
+  const uint32_t four = 1u | 31u << 6 | 41u << 12 | 16u << 18;
+  for (size_t i = 0; i < 3; ++i) bytes[i] = static_cast<uint8_t>(four >> (8 * i));
+  checkpoint.add(kModule + ".weight", DType::kU8, {1, 24}, bytes);
+  checkpoint.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{128});
+  const LinearLayer layer = {kModule, 1, 32, false, {}};
+  using A = tensor::ActivationFormat;
+  auto weight = load_layer(checkpoint, config(mx6("fp6_e2m3"), mx6("fp6_e3m2", "ceil")), layer);
+  ASSERT_TRUE(weight) << message(weight);
+  std::vector<float> values = dequantize(*weight);
+  values.resize(4);
+  EXPECT_EQ(values, (std::vector<float>{0.25f, 15, -2.25f, 4}));
+  EXPECT_EQ(weight->activation.type, A::Type::kE3M2);
+  EXPECT_EQ(weight->activation.scale_rule, A::ScaleRule::kE8M0Above);
+  weight = load_layer(checkpoint, config(mx6("fp6_e3m2"), mx6("fp6_e2m3", "floor")), layer);
+  ASSERT_TRUE(weight) << message(weight);
+  values = dequantize(*weight);
+  values.resize(4);
+  EXPECT_EQ(values, (std::vector<float>{0.125f, 56, -0.625f * 2, 4}));
+  EXPECT_EQ(tensor::to_string(weight->activation), "e2m3 g32 x e8m0");
+  EXPECT_EQ(message(load_layer(checkpoint, config(kMx, kMx), layer)),
+            "model.layers.0.mlp.up_proj.weight u8 (1, 24) has 6 bits for each of 32 inputs, but "
+            "its dtype is \"fp4\", neither fp6_e2m3 nor fp6_e3m2");
 }
 
 TEST(quark, what_is_not_read_is_refused_by_name) {
   const TestCheckpoint checkpoint = fp8_checkpoint();
   const std::string at = "config.json: quantization_config: global_quant_config: ";
-  EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"dtype": "fp6_e3m2"})"))),
-            at + "input_tensors: dtype is \"fp6_e3m2\"; known are: fp8_e4m3, int8, fp4, float16, "
-                 "bfloat16");
+  EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"dtype": "fp8_e5m2"})"))),
+            at + "input_tensors: dtype is \"fp8_e5m2\"; known are: fp8_e4m3, int8, fp4, fp6_e2m3, "
+                 "fp6_e3m2, float16, bfloat16");
   EXPECT_EQ(message(parse_config(
                 checkpoint, config(kFp8, R"({"dtype": "fp8_e4m3", "qscheme": "per_channel"})"))),
             "config.json: quantization_config: global_quant_config: input_tensors are per_channel "

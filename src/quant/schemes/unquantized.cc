@@ -79,7 +79,28 @@ class UnquantizedConfig : public QuantizationConfig {
   }
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method.empty(); }
+// HQQ's own files name no method (schemes/hqq.cc).
+bool claims(const CheckpointFacts& facts) {
+  return !facts.gguf && facts.method.empty() && !stores_suffix(facts.tensors, ".W_q");
+}
+
+// What helps where a config is lost: the names of GPTQ's and AWQ's tensors are enough to read them.
+std::string lost_hint(const TensorLookup& tensors) {
+  std::string_view known;
+  for (const tensor::TensorInfo& info : tensors.all) {
+    if (info.name.ends_with(".g_idx")) known = "gptq";
+    if (!info.name.ends_with(".qweight") || info.shape.size() != 2 || !known.empty()) continue;
+    const std::string module = info.name.substr(0, info.name.size() - sizeof ".qweight" + 1);
+    const tensor::TensorInfo* scales = find_tensor(tensors, module, "scales");
+    if (scales == nullptr || scales->shape.size() != 2) continue;
+    known = scales->shape[1] == info.shape[1] ? "gptq" : "awq";
+  }
+  return fmt::format(", or give its lost config with --quantization-config{}",
+                     known.empty() ? ""
+                                   : fmt::format("; its tensors are named as {0}'s, which "
+                                                 "--quantization {0} reads by their shapes",
+                                                 known));
+}
 
 // A checkpoint that claims nothing must hold nothing quantized: codes are never read as weights.
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
@@ -91,7 +112,7 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
                             lost ? "the checkpoint has no quantization_config"
                                  : facts.quantization_where + " has no quant_method",
                             info.name, tensor::name(info.dtype), tensor::to_string(info.shape),
-                            lost ? ", or give its lost config with --quantization-config" : ""));
+                            !lost ? "" : lost_hint(facts.tensors)));
   }
   auto config = std::make_unique<UnquantizedConfig>();
   if (facts.quantization != nullptr) {

@@ -67,6 +67,29 @@ TEST(unquantized, quantized_tensors_without_a_config_are_refused) {
             "--quantization");
 }
 
+TEST(unquantized, tensors_of_gptq_and_awq_without_a_config_are_known_by_their_names) {
+  TestCheckpoint checkpoint;
+  const auto add = [&](const std::string& suffix, tensor::Shape shape) {
+    checkpoint.add("a." + suffix, DType::kS32, shape,
+                   std::vector<int32_t>(static_cast<size_t>(*tensor::element_count(shape))));
+  };
+  const std::string start =
+      "the checkpoint has no quantization_config, but a.qweight is stored as s32 (8, 2); name the "
+      "scheme with --quantization, or give its lost config with --quantization-config";
+  add("qweight", {8, 2});
+  EXPECT_EQ(message(parse_plain(checkpoint)), start);
+  add("scales", {1, 16});
+  EXPECT_EQ(message(parse_plain(checkpoint)),
+            start +
+                "; its tensors are named as awq's, which --quantization awq reads by their "
+                "shapes");
+  add("g_idx", {16});
+  EXPECT_EQ(message(parse_plain(checkpoint)),
+            start +
+                "; its tensors are named as gptq's, which --quantization gptq reads by their "
+                "shapes");
+}
+
 TEST(unquantized, an_empty_claim_over_plain_tensors_is_noted) {
   TestCheckpoint checkpoint;
   checkpoint.add<uint16_t>("model.norm.weight", DType::kBF16, {2}, {0x3f80, 0x3f80});

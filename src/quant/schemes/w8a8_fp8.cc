@@ -24,11 +24,9 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kOver[] = {"compressed-tensors", "fp8", "modelopt"};
-
 }  // namespace
 
 extern const Scheme w8a8_fp8_scheme;
-const Scheme w8a8_fp8_scheme = {"w8a8_fp8", {}, claims, parse, kOver};
+const Scheme w8a8_fp8_scheme = {"w8a8_fp8", {}, claims, parse};
 
 }  // namespace nibble::quant

@@ -23,11 +23,9 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
-constexpr std::string_view kOver[] = {"compressed-tensors", "modelopt"};
-
 }  // namespace
 
 extern const Scheme w8a8_int8_scheme;
-const Scheme w8a8_int8_scheme = {"w8a8_int8", {}, claims, parse, kOver};
+const Scheme w8a8_int8_scheme = {"w8a8_int8", {}, claims, parse};
 
 }  // namespace nibble::quant

@@ -1,0 +1,39 @@
+// Products of 17 tokens and more with 4- and 8-bit codes on Hopper, and the panel for a library's
+// product.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/matmul/cuda_w4.cuh"
+
+namespace nibble::kernels::cuda {
+
+// How a product is cut: tiles of `rows` x `tokens` outputs, and how many blocks share the inputs of
+// one.
+struct W4Choice {
+  int rows = 128;   // 128 or 256
+  int tokens = 64;  // 32, 64, 128, 256
+  bool on_sums =
+      false;        // scales multiply f32 sums (groups of a multiple of 128), else bf16 weights
+  int split_k = 1;  // 2: two warpgroups of a block share rows and take inputs in turn
+  int split = 0;    // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of work for all blocks
+  int stages = 0;   // of the ring; 0: as many as fit
+};
+
+// The fastest choice known.
+W4Choice choose_w4(const W4Args& args, int multiprocessors);
+
+// False where this product cannot be cut so.
+bool w4_can(const W4Args& args, const W4Choice& choice);
+
+// Of the workspace, whatever the choice.
+size_t w4_workspace(int multiprocessors);
+
+cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice);
+
+// Rows [first, first + rows) as bf16 into panel (rows, ldp); first is a multiple of 64, ldp of 8
+// and at least k padded to 64; panel aligned to 16 bytes.
+cudaError_t launch_w4_panel(const W4Args& args, int first, int rows, __nv_bfloat16* panel,
+                            int64_t ldp);
+
+}  // namespace nibble::kernels::cuda
