@@ -23,7 +23,6 @@ struct Plan {
   static constexpr bool kCodes = sizeof(S) == 1;
   static constexpr int kWarps = D > 128 ? 4 : 8;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kTile = kWarps * kKeys;
   static constexpr int kStages = D <= 80 ? 4 : D <= 96 ? 3 : 2;
   static constexpr int kQuery = 0;                                  // (2, kRows) of M: and the rest
   static constexpr int kFresh = kQuery + 2 * kRows * kPitch<M, D>;  // the new key and value
@@ -347,12 +346,12 @@ __global__ void __launch_bounds__(Plan<S, D>::kThreads)
   const int64_t first_head = kv_head * group + blockIdx.z * kRows;
   const int left = group - static_cast<int>(blockIdx.z) * kRows;
   const int rows = left < kRows ? left : kRows;
-  const Part part = part_of<P::kTile>(step);
+  const Part part = part_of<P::kWarps * kKeys>(step);
   const bool idle = static_cast<int>(blockIdx.x) >= part.active;
   const bool last = static_cast<int>(blockIdx.x) == part.active - 1;
   char* ring = shared + P::kRing + warp * P::kStages * P::kStage;
   const auto key_of = [&](int64_t tile) {
-    return (part.first_tile + tile) * P::kTile + warp * kKeys;
+    return (part.first_tile + tile) * P::kWarps * kKeys + warp * kKeys;
   };
   const auto fetch_tile = [&](int64_t tile) {
     const bool any = !idle && tile < part.tiles && key_of(tile) <= part.position;
