@@ -50,7 +50,7 @@ Result<void> Staging::begin(Stream& stream, size_t bytes) {
 const void* Staging::put_bytes(const void* from, size_t bytes) {
   if (host_.size() == 0) return from;
   NIBBLE_CHECK(used_ + bytes <= host_.size());
-  std::memcpy(host_.data() + used_, from, bytes);
+  if (bytes != 0) std::memcpy(host_.data() + used_, from, bytes);
   const std::byte* out = placed_.data() + used_;
   used_ = std::min(host_.size(), (used_ + bytes + kAlign - 1) / kAlign * kAlign);
   return out;
