@@ -133,9 +133,6 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
 
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
                    float* y, int64_t ldy, int64_t m) {
-  if (const cudaError_t error = make_tile_work(context); error != cudaSuccess) {
-    return context->note("multiply_many", error);
-  }
   W4Args args = args_of(*weight);
   args.x = static_cast<const __nv_bfloat16*>(x);
   args.ldx = ldx;
