@@ -46,6 +46,11 @@ class Undo {
   Undo(const Undo&) = delete;
   Undo& operator=(const Undo&) = delete;
   void done() { cache_ = nullptr; }
+  // What came of the batch after its tokens were held; only memory that ran out takes them back.
+  Result<void> after(Result<void> told) {
+    if (told || told.error().code != ErrorCode::kOutOfMemory) done();
+    return told;
+  }
 
  private:
   layers::DecoderCache* cache_;
@@ -112,8 +117,7 @@ Result<void> Sequence::append(std::span<const int32_t> tokens, const RowSink& ro
     } else if (done == total && stream_->cuda() == nullptr) {
       if (const auto row = rows_on_host(1); !row) told = fail(row.error());
     }
-    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
-    NIBBLE_TRY(std::move(told));
+    NIBBLE_TRY(undo.after(std::move(told)));
     if (progress && !progress(done, total)) return fail(ErrorCode::kCancelled, "cancelled");
   }
   return {};
@@ -227,9 +231,7 @@ Result<std::vector<double>> Sequence::append_scored(std::span<const int32_t> tok
           std::all_of(scores.begin(), scores.end(), [](double one) { return std::isfinite(one); });
       return finite ? Result<void>() : fail(blame());
     };
-    Result<void> told = for_logits(hidden_, m, score);
-    if (told || told.error().code != ErrorCode::kOutOfMemory) undo.done();
-    NIBBLE_TRY(std::move(told));
+    NIBBLE_TRY(undo.after(for_logits(hidden_, m, score)));
     done += m;
   }
   out.pop_back();

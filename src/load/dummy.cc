@@ -13,8 +13,6 @@ namespace {
 
 using tensor::Element;
 
-bool is_signed(Element element) { return tensor::name(element).front() == 's'; }
-
 // A code of `element`, and its value's spread over all codes drawn.
 uint32_t draw_code(Element element, float spread, std::mt19937_64& random) {
   if (tensor::is_unscaled_float(element)) {
@@ -24,7 +22,7 @@ uint32_t draw_code(Element element, float spread, std::mt19937_64& random) {
   }
   const int bits = tensor::bits(element);
   const uint32_t code = static_cast<uint32_t>(random()) & ((1u << bits) - 1);
-  if (is_signed(element)) {
+  if (tensor::is_signed(element)) {
     return static_cast<uint8_t>(static_cast<int32_t>(code) - (1 << (bits - 1)));
   }
   // 8-bit floats: leave out the largest exponents, which hold inf and nan.

@@ -51,6 +51,7 @@ constexpr float kFP4[16] = {
 std::string_view name(Element element) { return kElements[static_cast<int>(element)].name; }
 int bits(Element element) { return kElements[static_cast<int>(element)].bits; }
 bool is_integer(Element element) { return element >= Element::kS8; }
+bool is_signed(Element element) { return is_integer(element) && element <= Element::kS2; }
 bool is_unscaled_float(Element element) { return element <= Element::kBF16; }
 
 int code_bytes(Element element) {

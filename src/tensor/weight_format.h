@@ -52,6 +52,7 @@ enum class Element : uint8_t {
 std::string_view name(Element element);  // "u4", "e4m3"
 int bits(Element element);
 bool is_integer(Element element);
+bool is_signed(Element element);          // s8 to s2
 bool is_unscaled_float(Element element);  // f32, f16, bf16: needs no scale
 // The exact value of a code as float32. f16 and bf16 codes are 16 bits, f32 are the float's bits.
 float value_of(Element element, uint32_t code);

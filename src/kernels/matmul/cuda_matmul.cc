@@ -39,6 +39,8 @@ constexpr Kernel kList[] = {
 };
 
 Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
+bool is_of_codes(Path path) { return path == kE4M3 || path == kS8; }
+bool is_of_tiles(Path path) { return path == kFew || path == kMany; }
 
 std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const device::Gpu& gpu,
                     const MatmulPolicy& policy) {
@@ -52,7 +54,7 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const de
   if (policy.precision == Precision::kExact) {
     return "rounds weights and activations to bf16; --precision exact wants float";
   }
-  if (path == kFew || path == kMany) {
+  if (is_of_tiles(path)) {
     if (gpu.major != 9) {
       return fmt::format("is for Hopper (compute capability 9.0); {} has {}.{}", gpu.name,
                          gpu.major, gpu.minor);
@@ -92,7 +94,7 @@ struct Job {
   Input x;
 
   bool tiles() const { return packed->weight.tiles.bits != 0; }
-  bool codes() const { return path == kE4M3 || path == kS8; }
+  bool codes() const { return is_of_codes(path); }
   bool bf16() const { return path == kPanelBf16 || path == kMany || (path == kFew && !x_is_f32); }
   int64_t input_bytes() const { return codes() ? 1 : bf16() ? 2 : 4; }
   // Inputs are padded so that rows are read in whole chunks.
@@ -206,18 +208,15 @@ void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const Matm
 // Of the kernels that fit, those that read one packing: tiles, where there are kernels for them and
 // none for the codes of inputs.
 const char* only_one_packing(std::vector<const Kernel*>& fitting) {
-  const auto is = [](Path path) {
-    return [path](const Kernel* kernel) { return path_of(*kernel) == path; };
-  };
-  const auto of_codes = [](const Kernel* k) { return path_of(*k) == kE4M3 || path_of(*k) == kS8; };
-  const auto of_tiles = [](const Kernel* k) { return path_of(*k) == kFew || path_of(*k) == kMany; };
+  const auto of_codes = [](const Kernel* k) { return is_of_codes(path_of(*k)); };
+  const auto of_tiles = [](const Kernel* k) { return is_of_tiles(path_of(*k)); };
   if (std::any_of(fitting.begin(), fitting.end(), of_codes) ||
       std::none_of(fitting.begin(), fitting.end(), of_tiles)) {
     std::erase_if(fitting, of_tiles);
     return kCudaPacking;
   }
-  std::erase_if(fitting, is(kCodes));
-  std::erase_if(fitting, is(kPanelF32));
+  std::erase_if(fitting,
+                [](const Kernel* k) { return path_of(*k) == kCodes || path_of(*k) == kPanelF32; });
   return kTilePacking;
 }
 
@@ -226,9 +225,8 @@ const char* only_one_packing(std::vector<const Kernel*>& fitting) {
 std::span<const Kernel> cuda_kernels() { return kList; }
 
 bool multiplies_codes(const Choice& choice) {
-  return std::any_of(choice.ranges.begin(), choice.ranges.end(), [](const ChoiceRange& range) {
-    return path_of(*range.kernel) == kE4M3 || path_of(*range.kernel) == kS8;
-  });
+  return std::any_of(choice.ranges.begin(), choice.ranges.end(),
+                     [](const ChoiceRange& range) { return is_of_codes(path_of(*range.kernel)); });
 }
 
 int64_t cuda_workspace_bytes() {

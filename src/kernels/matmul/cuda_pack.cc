@@ -14,8 +14,6 @@ using tensor::QuantizedWeight;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 void put_values(tensor::Element element, const CudaLayout& l, std::byte* image) {
   if (l.values < 0) return;
   auto* values = reinterpret_cast<float*>(image + l.values);
@@ -24,8 +22,7 @@ void put_values(tensor::Element element, const CudaLayout& l, std::byte* image) 
     // cut off and put back.
     uint32_t canonical = code;
     const int bits = tensor::bits(element);
-    if (l.code_bits == 4 && element >= tensor::Element::kS8 && element <= tensor::Element::kS2 &&
-        (code >> (bits - 1) & 1) != 0) {
+    if (l.code_bits == 4 && tensor::is_signed(element) && (code >> (bits - 1) & 1) != 0) {
       canonical = (code | ~((1u << bits) - 1)) & 0xffu;
     }
     values[code] = tensor::value_of(element, canonical);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/number.h"
+#include "kernels/matmul/layout.h"
 
 namespace nibble::kernels {
 namespace {
@@ -22,10 +23,6 @@ constexpr int64_t kUnit = 128;
 constexpr int64_t kBlock = 64;
 constexpr int kNoZero = 8;  // what 4-bit codes are less without a stored zero
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
-bool is_signed(Element element) { return element >= Element::kS8 && element <= Element::kS2; }
-
 // Where the scale of a row is among a strip's 64: a lane's, for its rows g and g + 8 of each of the
 // four row tiles, are neighbours.
 int64_t scale_index(int64_t row) { return row % 8 * 8 + row / 16 * 2 + row / 8 % 2; }
@@ -33,7 +30,7 @@ int64_t scale_index(int64_t row) { return row % 8 * 8 + row / 16 * 2 + row / 8 %
 // The canonical zero as it is stored: of unsigned 4-bit codes.
 float stored_zero(const QuantizedWeight& w, int64_t n, int64_t g) {
   const float zero = w.zero.empty() ? 0 : w.zero[static_cast<size_t>(n * w.groups() + g)];
-  return is_signed(w.format.element) ? zero + kNoZero : zero;
+  return tensor::is_signed(w.format.element) ? zero + kNoZero : zero;
 }
 
 // A code as tiles hold it.
@@ -41,7 +38,7 @@ uint32_t tile_code(const QuantizedWeight& w, int bits, int64_t n, int64_t k) {
   if (n >= w.n || k >= w.k) return bits == 4 ? kNoZero : 0;
   const auto code = static_cast<uint32_t>(w.code.data[n * w.k + k]);
   if (bits == 8) return code;
-  return (is_signed(w.format.element) ? code + kNoZero : code) & 15u;
+  return (tensor::is_signed(w.format.element) ? code + kNoZero : code) & 15u;
 }
 
 // One block of 64 rows and 64 inputs: [4 row tiles][32 lanes][words].
@@ -115,7 +112,7 @@ void put_scales(const QuantizedWeight& w, const TileLayout& l, int64_t strip, st
 
 std::string tiles_refusal(const WeightFormat& f) {
   const bool four = tensor::is_integer(f.element) && tensor::bits(f.element) <= 4;
-  const bool eight = is_signed(f.element) && tensor::bits(f.element) <= 8;
+  const bool eight = tensor::is_signed(f.element) && tensor::bits(f.element) <= 8;
   if (!four && !eight) {
     return fmt::format("reads s2 to s8 and u2 to u4; the weight is {}", tensor::name(f.element));
   }
@@ -150,7 +147,7 @@ TileLayout tile_layout(int64_t n, int64_t k, const WeightFormat& f, bool zeros) 
   l.group = f.group_k == 0 ? l.k_pad() : std::min(f.group_k, l.k_pad());
   l.groups = round_up(l.k_pad(), l.group) / l.group;
   // Unsigned codes without zeros are less 0, not 8.
-  l.zeros = l.bits == 4 && zeros && (f.zero == ZeroKind::kInteger || !is_signed(f.element));
+  l.zeros = l.bits == 4 && zeros && (f.zero == ZeroKind::kInteger || !tensor::is_signed(f.element));
   l.scales_are_bf16 = f.scale_type == DType::kBF16 || f.scale_type == DType::kE8M0;
   const auto take = [&l](int64_t bytes) {
     const int64_t begin = round_up(l.bytes, 256);
@@ -165,8 +162,8 @@ TileLayout tile_layout(int64_t n, int64_t k, const WeightFormat& f, bool zeros) 
 
 bool needs_zeros(const QuantizedWeight& w) {
   if (tensor::bits(w.format.element) > 4) return false;
-  if (w.zero.empty()) return !is_signed(w.format.element);
-  const float none = is_signed(w.format.element) ? 0 : kNoZero;
+  if (w.zero.empty()) return !tensor::is_signed(w.format.element);
+  const float none = tensor::is_signed(w.format.element) ? 0 : kNoZero;
   return std::any_of(w.zero.begin(), w.zero.end(), [&](float zero) { return zero != none; });
 }
 

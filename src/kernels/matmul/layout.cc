@@ -23,8 +23,6 @@ constexpr PackingInfo kPackings[] = {
     {"n16", 16, 16, 2048}, {"n32", 32, 32, 4096}, {"plain", 1, 32, 0}};
 const PackingInfo& info(Packing packing) { return kPackings[static_cast<int>(packing)]; }
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 ScaleStore store_of(const WeightFormat& f) {
   if (f.super_k > 0 && f.element != Element::kE2M1) return ScaleStore::kSuper;
   if (f.second_scale != SecondScale::kNone && f.zero != ZeroKind::kOffset) {
@@ -140,7 +138,7 @@ Packing packing_named(const std::string& name) {
 }
 
 int32_t code_bias(Element element) {
-  if (element < Element::kS8 || element > Element::kS2) return 0;
+  if (!tensor::is_signed(element)) return 0;
   return 1 << (tensor::bits(element) - 1);
 }
 

@@ -44,6 +44,9 @@ enum class Packing : uint8_t { kN2, kN4, kN6, kN8, kN16, kN32, kPlain };
 const char* name(Packing packing);
 Packing packing_named(const std::string& name);
 
+// To a multiple of `to`.
+NIBBLE_INLINE int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
 constexpr int64_t kTileRows = 32;
 constexpr int64_t kBlockK = 32;
 

@@ -11,8 +11,6 @@
 namespace nibble::kernels {
 namespace {
 
-int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 // Tokens a block when none may have more than `most`: blocks of equal size, not 14 + 2.
 int64_t even_rows(int64_t m, int64_t most) {
   const int64_t blocks = (m + most - 1) / most;

@@ -48,7 +48,7 @@ inline uint32_t random_code(tensor::Element element, Random& random) {
   const int bits = tensor::bits(element);
   for (;;) {
     uint32_t code = random() >> (32 - bits);
-    if (element >= Element::kS8 && element <= Element::kS2 && (code >> (bits - 1)) != 0) {
+    if (tensor::is_signed(element) && (code >> (bits - 1)) != 0) {
       code |= 0xffu << bits;  // sign-extended to the byte
     }
     code &= 0xff;
@@ -96,7 +96,7 @@ inline tensor::QuantizedWeight random_weight(const tensor::WeightFormat& format,
   const int bits = tensor::bits(format.element);
   for (int64_t i = 0; i < n * groups; ++i) {
     if (format.zero == tensor::ZeroKind::kInteger) {
-      const bool is_signed = format.element <= tensor::Element::kS2;
+      const bool is_signed = tensor::is_signed(format.element);
       const int zero =
           static_cast<int>(random() >> (32 - bits)) - (is_signed ? 1 << (bits - 1) : 0);
       w.zero.push_back(static_cast<float>(zero));
