@@ -13,7 +13,6 @@ namespace nibble::kernels {
 namespace {
 
 using tensor::DType;
-using tensor::Element;
 using tensor::QuantizedWeight;
 using tensor::WeightFormat;
 using tensor::ZeroKind;
