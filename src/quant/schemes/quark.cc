@@ -143,8 +143,10 @@ class QuarkConfig : public QuantizationConfig {
                               tensor::name(weight->dtype), layer.module));
     }
     if (weight->dtype == DType::kS32 || weight->dtype == DType::kS8) {
-      return quark_ints_method(layer, tensors, {pack_reordered_, config.symmetric, signed_},
-                               config.activation);
+      return quark_ints_method(
+          layer, tensors,
+          {.reordered = pack_reordered_, .symmetric = config.symmetric, .is_signed = signed_},
+          config.activation);
     }
     ScaledCodes codes;
     codes.scheme = scheme();
