@@ -400,11 +400,19 @@ class Planner {
   }
 
   // --quantization names what is stored; it cannot make it so (but for fp8).
+  // A config alone may have stayed where weights became floats again, as when adapters are merged.
   void check_requested() {
-    if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
+    if (plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
+    if (options_.quantization.empty()) {
+      if (!list_notes_.sentences().empty()) return;  // they say it
+      plan_.notes.push_back(fmt::format(
+          "{} is of {}, but no layer is stored quantized: all are plain floats, and stay so",
+          source_.where, plan_.scheme));
+      return;
+    }
     plan_.problems.push_back(
         fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
                     "made while loading",

@@ -106,8 +106,12 @@ TEST(plan, a_rule_that_names_what_is_no_layer_or_a_head_that_is_tied_is_not_idle
   auto p = planned(folder);
   ASSERT_TRUE(p) << p.error().message;
   EXPECT_EQ(p->plan.problems, Sentences{});
-  EXPECT_EQ(p->plan.notes, Sentences{"config.json: quantization_config: modules_to_not_convert: "
-                                     "\"visual\" matched no layer"});
+  EXPECT_EQ(
+      p->plan.notes,
+      (Sentences{"config.json: quantization_config is of fp8, but no layer is stored quantized: "
+                 "all are plain floats, and stay so",
+                 "config.json: quantization_config: modules_to_not_convert: \"visual\" "
+                 "matched no layer"}));
   ASSERT_EQ(p->plan.unused.size(), 1u);
   EXPECT_EQ(p->plan.unused[0].reason, "the state of another engine's kernels");
 }
