@@ -11,25 +11,7 @@ namespace nibble::quant {
 namespace {
 
 using tensor::DType;
-using tensor::Element;
 using tensor::TensorView;
-
-Element element_of(const GptqLayout& p) {
-  switch (p.bits) {
-    case 2:
-      return p.sym ? Element::kS2 : Element::kU2;
-    case 3:
-      return p.sym ? Element::kS3 : Element::kU3;
-    case 4:
-      return p.sym ? Element::kS4 : Element::kU4;
-    case 5:
-      return p.sym ? Element::kS5 : Element::kU5;
-    case 6:
-      return p.sym ? Element::kS6 : Element::kU6;
-    default:
-      return p.sym ? Element::kS8 : Element::kU8;
-  }
-}
 
 class GptqMethod : public LinearMethod {
  public:
@@ -61,7 +43,7 @@ class GptqMethod : public LinearMethod {
 
   tensor::WeightFormat weight_format() const override {
     tensor::WeightFormat format;
-    format.element = element_of(p_);
+    format.element = integer_element(p_.bits, p_.sym);
     format.scaled = true;
     format.group_k = p_.group;
     format.scale_type = scale_type_;

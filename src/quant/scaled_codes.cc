@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "quant/activations.h"
 #include "quant/float6.h"
+#include "quant/keys.h"
 #include "quant/packed_words.h"
 #include "quant/stored.h"
 
@@ -441,9 +443,7 @@ Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
   return {};
 }
 
-Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
-                                             tensor::ActivationFormat::Type type) {
-  using Activation = tensor::ActivationFormat;
+Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts, ActivationType type) {
   std::string said;
   if (facts.quantization != nullptr) {
     const base::Json& dictionary = *facts.quantization;
@@ -451,7 +451,7 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
                "quant_method is_dynamic activation_scheme ignore ignored_layers "
                "modules_to_not_convert",
                "packed_modules_mapping", warnings);
-    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("is_dynamic", false));
+    NIBBLE_ASSIGN(const bool dynamic, bool_key_or(dictionary, "is_dynamic", false));
     if (dictionary.find_set("activation_scheme") != nullptr) {
       NIBBLE_ASSIGN(said, choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
     } else if (dynamic) {  // false is only a default that nobody read
@@ -462,24 +462,14 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
   const bool stored =
       std::any_of(facts.tensors.all.begin(), facts.tensors.all.end(),
                   [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
-  linears.activation.type = type;
-  if (said == "static" || (said.empty() && stored)) {
-    linears.activation.granularity = Activation::Granularity::kTensor;
-    linears.activation.is_static = true;
-  }
+  const bool is_static = said == "static" || (said.empty() && stored);
+  linears.activation = is_static ? stored_scale(type) : per_token(type);
   return {};
 }
 
 Result<Area> block_key(const base::Json& dictionary, std::string_view key) {
-  const base::Json* size = dictionary.find_set(key);
-  if (size == nullptr) return Area{};
-  const auto positive = [](const base::Json& v) { return v.is_int() && v.as_int() > 0; };
-  if (!size->is_array() || size->as_array().size() != 2 || !positive(size->as_array()[0]) ||
-      !positive(size->as_array()[1])) {
-    return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected two positive integers, found {}",
-                                                 dictionary.where(), key, size->dump()));
-  }
-  return Area{size->as_array()[0].as_int(), size->as_array()[1].as_int()};
+  NIBBLE_ASSIGN(const auto size, pair_key(dictionary, key));
+  return Area{size.first, size.second};
 }
 
 }  // namespace nibble::quant

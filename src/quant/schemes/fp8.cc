@@ -23,6 +23,8 @@
 #include <cmath>
 
 #include "base/number.h"
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -52,11 +54,7 @@ class OnlineFp8Method : public LinearMethod {
     format.scaled = true;
     return format;
   }
-  Activation activation_format() const override {
-    Activation out;
-    out.type = Activation::Type::kE4M3;
-    return out;
-  }
+  Activation activation_format() const override { return per_token(ActivationType::kE4M3); }
   std::vector<WeightSpec> create_weights() const override { return specs_; }
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
@@ -146,14 +144,9 @@ class Fp8Config : public ScaledCodesConfig {
  private:
   // Per tensor when static; else per token, per token and bk inputs with blocks.
   void set_activation(bool is_static) {
-    Activation& out = linears.activation;
-    out.type = Activation::Type::kE4M3;
-    out.is_static = is_static;
-    if (is_static) out.granularity = Activation::Granularity::kTensor;
-    if (linears.block.n != 0) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = linears.block.k;
-    }
+    linears.activation = linears.block.n != 0 ? per_group(ActivationType::kE4M3, linears.block.k)
+                         : is_static          ? stored_scale(ActivationType::kE4M3)
+                                              : per_token(ActivationType::kE4M3);
     linears.input_scale_unused = "activation_scheme is dynamic";
   }
 

@@ -408,6 +408,22 @@ TEST(gptq, sizes_that_do_not_fill_words_are_refused) {
             kModule + ": 32 outputs and 60 inputs do not fill whole words of 4-bit codes");
 }
 
+TEST(gptq, flags_and_numbers_may_be_text) {
+  const Encoder e = small();
+  const auto plain = load_layer(e.checkpoint(), e.config(), e.layer());
+  ASSERT_TRUE(plain) << message(plain);
+  std::string config = e.config();
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{": false", ": \"False\""},
+                                 {": true", ": \"true\""},
+                                 {": 4", ": \"4\""}}) {
+    if (config.find(from) != config.npos) config.replace(config.find(from), from.size(), to);
+  }
+  EXPECT_NE(config, e.config());
+  const auto text = load_layer(e.checkpoint(), config, e.layer());
+  ASSERT_TRUE(text) << message(text);
+  EXPECT_EQ(dequantize(*text), dequantize(*plain));
+}
+
 TEST(gptq, missing_flags_are_noted_and_unknown_keys_warned_about) {
   const auto config =
       parse_config(TestCheckpoint(),
