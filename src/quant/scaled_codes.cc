@@ -297,22 +297,19 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
-// The power of two that cuts `size` into `count`; 0: there is none, or several.
-int64_t block_of(int64_t size, int64_t count) {
-  for (int64_t block = 2; count > 1 && block < size; block *= 2) {
-    if (ceil_div(size, block) == count) return block;
+// The blocks of which a scale has so many: as the whole checkpoint has them where they fit this
+// layer, else by its own shapes. {0, 0}: no such blocks, or several.
+Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale, const BlockSizes& own,
+               const BlockSizes* all) {
+  for (const BlockSizes* sizes : {all, &own}) {
+    const auto found = sizes == nullptr ? std::nullopt : sizes->find();
+    if (!found || ceil_div(layer.n, found->first) != scale[0] ||
+        ceil_div(layer.k, found->second) != scale[1]) {
+      continue;
+    }
+    return {found->first, found->second};
   }
-  return 0;
-}
-
-// The blocks of which a scale has so many: powers of two. Where there is one block along N or K,
-// its size is that of the other side. {0, 0}: no such blocks.
-Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale) {
-  if (scale.size() != 2) return {};
-  Area out = {block_of(layer.n, scale[0]), block_of(layer.k, scale[1])};
-  if (out.n == 0 && scale[0] == 1 && out.k >= layer.n) out.n = out.k;
-  if (out.k == 0 && scale[1] == 1 && out.n >= layer.k) out.k = out.n;
-  return out.n == 0 || out.k == 0 ? Area{} : out;
+  return {};
 }
 
 }  // namespace
@@ -329,7 +326,7 @@ Element element_of_fp8(DType dtype) {
 }
 
 Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area block,
-                     std::string_view block_key) {
+                     std::string_view block_key, const BlockSizes* all) {
   const tensor::Shape shape = squeezed(scale.shape);
   const auto parts = static_cast<int64_t>(layer.parts.size());
   if (block.n != 0) {
@@ -343,11 +340,19 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
-  if (const Area found = blocks_of(layer, scale.shape); found.k != 0) return found;
+  BlockSizes own;
+  if (scale.shape.size() == 2) own.see({layer.n, layer.k}, scale.shape);
+  const bool blocks = scale.shape.size() == 2 && !own.n.empty() && !own.k.empty();
+  if (blocks) {
+    if (const Area found = blocks_of(layer, scale.shape, own, all); found.k != 0) return found;
+  }
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
-                          "given",
-                          scale.name, tensor::to_string(scale.shape), layer.n, block_key));
+                          "given{}",
+                          scale.name, tensor::to_string(scale.shape), layer.n, block_key,
+                          blocks ? fmt::format(": blocks of {} x {} would have as many",
+                                               own.n.range(), own.k.range())
+                                 : ""));
 }
 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
@@ -417,7 +422,7 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         .scale = std::string(suffix),
         .activation = linears.activation,
         .input_scale_unused = linears.input_scale_unused};
-    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
+    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key, &sizes_));
     if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
       if (codes.activation.is_static) {
         return fail(ErrorCode::kUnsupported,
@@ -435,6 +440,15 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
     return scaled_codes_method(layer, tensors, std::move(codes));
   }
   return no_scale(layer, *weight, tensors);
+}
+
+void ScaledCodesConfig::find_blocks(const TensorLookup& tensors) {
+  sizes_ = block_sizes_of(tensors);
+  const auto found = sizes_.find();
+  if (!found || (sizes_.n.whole() && sizes_.k.whole())) return;
+  notes.push_back(
+      fmt::format("{} is not given: blocks of {} x {} are taken from the shapes of the scales",
+                  linears.block_key, found->first, found->second));
 }
 
 Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
@@ -464,6 +478,7 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts, Activ
                   [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
   const bool is_static = said == "static" || (said.empty() && stored);
   linears.activation = is_static ? stored_scale(type) : per_token(type);
+  find_blocks(facts.tensors);
   return {};
 }
 

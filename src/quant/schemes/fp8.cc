@@ -105,7 +105,7 @@ class Fp8Config : public ScaledCodesConfig {
     return ScaledCodesConfig::linear_method(layer, tensors);
   }
 
-  Result<void> read(const base::Json& dictionary) {
+  Result<void> read(const base::Json& dictionary, const TensorLookup& tensors) {
     check_keys(dictionary, kKnown, kHarmless, warnings);
     NIBBLE_TRY(dictionary.get_string("activation_scheme"));  // it has no default
     NIBBLE_ASSIGN(const std::string activation,
@@ -121,6 +121,7 @@ class Fp8Config : public ScaledCodesConfig {
                               dictionary.where()));
     }
     set_activation(activation == "static");
+    if (linears.block.n == 0) find_blocks(tensors);
     return read_ignored(dictionary, {"ignored_layers", "modules_to_not_convert"});
   }
 
@@ -139,6 +140,7 @@ class Fp8Config : public ScaledCodesConfig {
     notes.push_back(fmt::format("no quantization_config: activations taken as {}",
                                 is_static ? "static, for there are input scales" : "dynamic"));
     set_activation(is_static);
+    find_blocks(tensors);
   }
 
  private:
@@ -160,7 +162,7 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   if (facts.quantization == nullptr) {
     config->infer(facts.tensors);
   } else {
-    NIBBLE_TRY(config->read(*facts.quantization));
+    NIBBLE_TRY(config->read(*facts.quantization, facts.tensors));
   }
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
