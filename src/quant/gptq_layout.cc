@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "quant/act_order.h"
 #include "quant/packed_words.h"
 #include "quant/scheme.h"
@@ -88,6 +90,10 @@ class GptqMethod : public LinearMethod {
         if (p_.sym && z != half) return asymmetric_zero(g, i, z, half);
         out[static_cast<size_t>(g * n + i)] = static_cast<float>(z);
       }
+    }
+    const auto one_above = static_cast<float>(half + 1);
+    if (p_.unlabelled && !p_.v2 && std::count(out.begin(), out.end(), one_above) == groups * n) {
+      std::fill(out.begin(), out.end(), static_cast<float>(half));
     }
     return out;
   }

@@ -71,7 +71,9 @@ class GptqConfig : public QuantizationConfig {
     lost_ = true;
     notes.push_back(
         "no quantization_config: bits and groups are taken from the shapes of the tensors, zero "
-        "points as stored less one (checkpoint_format gptq); --quantization-config can say it");
+        "points as stored less one (checkpoint_format gptq) but where all of a layer are "
+        "2^(bits - 1), as symmetric weights of gptq_v2 have them; --quantization-config can say "
+        "it");
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -106,6 +108,7 @@ class GptqConfig : public QuantizationConfig {
     }
     layout.sym = find_tensor(tensors, layer.module, "qzeros") == nullptr;
     layout.desc_act = find_tensor(tensors, layer.module, "g_idx") != nullptr;
+    layout.unlabelled = true;
     layout.version = "no config says checkpoint_format";
     return gptq_method("gptq", layer, tensors, std::move(layout));
   }

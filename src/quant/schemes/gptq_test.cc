@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -118,10 +119,13 @@ std::string error_of(const TestCheckpoint& checkpoint, const std::string& config
 }
 
 TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
-  for (const bool act_order : {false, true}) {
+  for (const auto& [act_order, sym, v2] : {std::array{false, false, false},
+                                           {true, false, false},
+                                           {false, true, false},
+                                           {false, true, true}}) {
     for (const int64_t bits : {3, 4, 8}) {
       Encoder e;
-      e.bits = bits, e.sym = false, e.act_order = act_order;
+      e.bits = bits, e.sym = sym, e.v2 = v2, e.act_order = act_order;
       e.fill(3);
       const TestCheckpoint checkpoint = e.checkpoint();
       CheckpointFacts facts;
@@ -133,7 +137,8 @@ TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
       EXPECT_EQ((*config)->notes,
                 std::vector<std::string>{
                     "no quantization_config: bits and groups are taken from the shapes of the "
-                    "tensors, zero points as stored less one (checkpoint_format gptq); "
+                    "tensors, zero points as stored less one (checkpoint_format gptq) but where "
+                    "all of a layer are 2^(bits - 1), as symmetric weights of gptq_v2 have them; "
                     "--quantization-config can say it"});
       const auto method = (*config)->linear_method(e.layer(), facts.tensors);
       ASSERT_TRUE(method) << message(method);
