@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "quant/activations.h"
 #include "quant/float6.h"
@@ -49,6 +50,8 @@ Layout code_layout(Codes codes, int64_t n, int64_t k) {
       return {{n / 2, k}, {0, 2}, {1}};
     case Codes::kE2M3:
     case Codes::kE3M2:
+    case Codes::kSplitE2M3:
+    case Codes::kSplitE3M2:
       return {{n, k / 4 * 3}, {0}, {1, 4, 3}};
     case Codes::kBlocks:
       break;
@@ -87,14 +90,32 @@ void unpack_nibbles(const TensorView& packed, Codes codes, bool is_signed, int64
   }
 }
 
-bool is_float6(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kE3M2; }
+bool is_split(Codes codes) { return codes == Codes::kSplitE2M3 || codes == Codes::kSplitE3M2; }
+bool is_e2m3(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kSplitE2M3; }
+bool is_float6(Codes codes) { return is_e2m3(codes) || is_split(codes) || codes == Codes::kE3M2; }
+
+// Four codes of 6 bits from three bytes as Codes::kSplitE2M3 draws them.
+void unpack_split(const std::byte* row, int64_t k, uint8_t* code) {
+  const auto* from = reinterpret_cast<const uint8_t*>(row);
+  for (int64_t i = 0; i < k; i += 4, from += 3) {
+    for (int64_t j = 0; j < 4; ++j) {
+      const int upper = from[0] >> (6 - 2 * j) & 3;
+      const int lower = from[1 + j / 2] >> (j % 2 == 0 ? 4 : 0) & 15;
+      code[i + j] = static_cast<uint8_t>(upper << 4 | lower);
+    }
+  }
+}
 
 void unpack_float6(const TensorView& packed, Codes codes, int64_t n, int64_t k, uint8_t* code) {
   const std::array<uint8_t, 64>& held =
-      codes == Codes::kE2M3 ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
+      is_e2m3(codes) ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
   const int64_t bytes = k / 4 * 3;
   for (int64_t row = 0; row < n; ++row, code += k) {
-    unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    if (is_split(codes)) {
+      unpack_split(packed.data + row * bytes, k, code);
+    } else {
+      unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    }
     for (int64_t i = 0; i < k; ++i) code[i] = held[code[i]];
   }
 }
@@ -143,7 +164,7 @@ class ScaledCodesMethod : public LinearMethod {
       format.group_k = codes_.area.k;
     }
     if (is_float6(codes_.codes) && codes_.area.n == 1 && codes_.area.k == 32) {
-      format.stored_as = codes_.codes == Codes::kE2M3 ? "e2m3g32" : "e3m2g32";
+      format.stored_as = is_e2m3(codes_.codes) ? "e2m3g32" : "e3m2g32";
     }
     return format;
   }
@@ -205,7 +226,11 @@ class ScaledCodesMethod : public LinearMethod {
   Result<void> scale_weight(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
-    NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
+    if (codes_.signed_exponents) {
+      NIBBLE_ASSIGN(out.scale, read_exponents(*scales));
+    } else {
+      NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
+    }
     if (codes_.area.per_part) {
       NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
     }
@@ -217,6 +242,21 @@ class ScaledCodesMethod : public LinearMethod {
       scale = codes_.scale2_divides ? scale / value[0] : scale * value[0];
     }
     return {};
+  }
+
+  // 2^s8, of which 2^-128 is no scale of e8m0.
+  Result<std::vector<float>> read_exponents(const TensorView& view) const {
+    std::vector<float> out;
+    for (uint64_t i = 0; i < view.bytes; ++i) {
+      const int exponent = static_cast<int8_t>(view.data[i]);
+      if (exponent == -128) {
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("{} is the exponent -128; those of scales begin at -127",
+                                element_name(codes_.scale, view.shape, i)));
+      }
+      out.push_back(std::ldexp(1.0f, exponent));
+    }
+    return out;
   }
 
   void add_input_scale(const LinearLayer& layer, const TensorLookup& tensors) {

@@ -32,6 +32,10 @@ enum class Codes : uint8_t {
   kBlocks,    // (N, K/32, 16)   32 inputs in 16 bytes, as kNibblesK
   kE2M3,      // (N, 3K/4)       four inputs in three bytes, lowest bits first; held as e4m3
   kE3M2,      // (N, 3K/4)       the same, held as e5m2
+  // Four inputs in three bytes, the first one highest: their upper two bits each in the first byte,
+  // the lower four of two inputs each in the others; held as kE2M3 and kE3M2 are.
+  kSplitE2M3,  // (N, 3K/4)
+  kSplitE3M2,  // (N, 3K/4)
 };
 
 // The outputs and inputs that share a scale; 0 is the whole dimension, as in WeightFormat.
@@ -59,7 +63,8 @@ struct ScaledCodes {
   std::string weight = "weight";
   std::string scale = "weight_scale";
   Area area;
-  std::string scale2;  // "": none
+  bool signed_exponents = false;  // scales of u8 are s8 exponents of two, not e8m0's
+  std::string scale2;             // "": none
   bool scale2_divides = false;
   tensor::ActivationFormat activation;
   // Read (and required) when the activations are static, or have scales on two levels. Stored
@@ -81,7 +86,7 @@ Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, 
 
 // The method for a layer whose tensors `codes` describes; they are looked up for their types.
 // Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks, by 4 for
-// kE2M3 and kE3M2.
+// codes of 6 bits.
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes);
 
