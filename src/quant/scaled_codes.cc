@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "quant/activations.h"
 #include "quant/float6.h"
+#include "quant/keys.h"
 #include "quant/packed_words.h"
 #include "quant/stored.h"
 
@@ -295,22 +297,19 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
-// The power of two that cuts `size` into `count`; 0: there is none, or several.
-int64_t block_of(int64_t size, int64_t count) {
-  for (int64_t block = 2; count > 1 && block < size; block *= 2) {
-    if (ceil_div(size, block) == count) return block;
+// The blocks of which a scale has so many: as the whole checkpoint has them where they fit this
+// layer, else by its own shapes. {0, 0}: no such blocks, or several.
+Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale, const BlockSizes& own,
+               const BlockSizes* all) {
+  for (const BlockSizes* sizes : {all, &own}) {
+    const auto found = sizes == nullptr ? std::nullopt : sizes->find();
+    if (!found || ceil_div(layer.n, found->first) != scale[0] ||
+        ceil_div(layer.k, found->second) != scale[1]) {
+      continue;
+    }
+    return {found->first, found->second};
   }
-  return 0;
-}
-
-// The blocks of which a scale has so many: powers of two. Where there is one block along N or K,
-// its size is that of the other side. {0, 0}: no such blocks.
-Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale) {
-  if (scale.size() != 2) return {};
-  Area out = {block_of(layer.n, scale[0]), block_of(layer.k, scale[1])};
-  if (out.n == 0 && scale[0] == 1 && out.k >= layer.n) out.n = out.k;
-  if (out.k == 0 && scale[1] == 1 && out.n >= layer.k) out.k = out.n;
-  return out.n == 0 || out.k == 0 ? Area{} : out;
+  return {};
 }
 
 }  // namespace
@@ -327,7 +326,7 @@ Element element_of_fp8(DType dtype) {
 }
 
 Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area block,
-                     std::string_view block_key) {
+                     std::string_view block_key, const BlockSizes* all) {
   const tensor::Shape shape = squeezed(scale.shape);
   const auto parts = static_cast<int64_t>(layer.parts.size());
   if (block.n != 0) {
@@ -341,11 +340,19 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
-  if (const Area found = blocks_of(layer, scale.shape); found.k != 0) return found;
+  BlockSizes own;
+  if (scale.shape.size() == 2) own.see({layer.n, layer.k}, scale.shape);
+  const bool blocks = scale.shape.size() == 2 && !own.n.empty() && !own.k.empty();
+  if (blocks) {
+    if (const Area found = blocks_of(layer, scale.shape, own, all); found.k != 0) return found;
+  }
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
-                          "given",
-                          scale.name, tensor::to_string(scale.shape), layer.n, block_key));
+                          "given{}",
+                          scale.name, tensor::to_string(scale.shape), layer.n, block_key,
+                          blocks ? fmt::format(": blocks of {} x {} would have as many",
+                                               own.n.range(), own.k.range())
+                                 : ""));
 }
 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
@@ -415,7 +422,7 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         .scale = std::string(suffix),
         .activation = linears.activation,
         .input_scale_unused = linears.input_scale_unused};
-    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
+    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key, &sizes_));
     if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
       if (codes.activation.is_static) {
         return fail(ErrorCode::kUnsupported,
@@ -435,15 +442,22 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
   return no_scale(layer, *weight, tensors);
 }
 
+void ScaledCodesConfig::find_blocks(const TensorLookup& tensors) {
+  sizes_ = block_sizes_of(tensors);
+  const auto found = sizes_.find();
+  if (!found || (sizes_.n.whole() && sizes_.k.whole())) return;
+  notes.push_back(
+      fmt::format("{} is not given: blocks of {} x {} are taken from the shapes of the scales",
+                  linears.block_key, found->first, found->second));
+}
+
 Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
                                              std::initializer_list<std::string_view> keys) {
   NIBBLE_ASSIGN(ignored_, names_list(dictionary, keys, Says::kLeftAlone));
   return {};
 }
 
-Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
-                                             tensor::ActivationFormat::Type type) {
-  using Activation = tensor::ActivationFormat;
+Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts, ActivationType type) {
   std::string said;
   if (facts.quantization != nullptr) {
     const base::Json& dictionary = *facts.quantization;
@@ -451,7 +465,7 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
                "quant_method is_dynamic activation_scheme ignore ignored_layers "
                "modules_to_not_convert",
                "packed_modules_mapping", warnings);
-    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("is_dynamic", false));
+    NIBBLE_ASSIGN(const bool dynamic, bool_key_or(dictionary, "is_dynamic", false));
     if (dictionary.find_set("activation_scheme") != nullptr) {
       NIBBLE_ASSIGN(said, choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
     } else if (dynamic) {  // false is only a default that nobody read
@@ -462,24 +476,15 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
   const bool stored =
       std::any_of(facts.tensors.all.begin(), facts.tensors.all.end(),
                   [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
-  linears.activation.type = type;
-  if (said == "static" || (said.empty() && stored)) {
-    linears.activation.granularity = Activation::Granularity::kTensor;
-    linears.activation.is_static = true;
-  }
+  const bool is_static = said == "static" || (said.empty() && stored);
+  linears.activation = is_static ? stored_scale(type) : per_token(type);
+  find_blocks(facts.tensors);
   return {};
 }
 
 Result<Area> block_key(const base::Json& dictionary, std::string_view key) {
-  const base::Json* size = dictionary.find_set(key);
-  if (size == nullptr) return Area{};
-  const auto positive = [](const base::Json& v) { return v.is_int() && v.as_int() > 0; };
-  if (!size->is_array() || size->as_array().size() != 2 || !positive(size->as_array()[0]) ||
-      !positive(size->as_array()[1])) {
-    return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected two positive integers, found {}",
-                                                 dictionary.where(), key, size->dump()));
-  }
-  return Area{size->as_array()[0].as_int(), size->as_array()[1].as_int()};
+  NIBBLE_ASSIGN(const auto size, pair_key(dictionary, key));
+  return Area{size.first, size.second};
 }
 
 }  // namespace nibble::quant

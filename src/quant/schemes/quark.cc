@@ -12,17 +12,19 @@
 // {"weight": {...}, "input_tensors": {...}}.
 #include <fmt/format.h>
 
+#include "quant/keys.h"
+#include "quant/layer_rules.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/schemes/quark_ints.h"
 #include "quant/stored.h"
+#include "quant/stored_floats.h"
 
 namespace nibble::quant {
 namespace {
 
 using tensor::ActivationFormat;
 using tensor::DType;
-using tensor::Element;
 using tensor::TensorInfo;
 
 // What the configuration says of a kind of layer.
@@ -32,6 +34,9 @@ struct LayerConfig {
   bool symmetric = true;  // integer weights
   std::string dtype;      // of the weights
   Area block;
+
+  // "e2m3" of "fp6_e2m3"; other types as they are.
+  std::string six_bits() const { return dtype.starts_with("fp6_") ? dtype.substr(4) : dtype; }
 };
 
 constexpr std::string_view kKnown =
@@ -71,8 +76,8 @@ Result<ActivationFormat> activation_of(const base::Json& config) {
   if (dtype == "float16" || dtype == "bfloat16") return out;
   NIBBLE_ASSIGN(const std::string qscheme,
                 choice_key(*spec, "qscheme", {"per_tensor", "per_channel", "per_group"}));
-  NIBBLE_ASSIGN(const bool dynamic, spec->get_bool_or("is_dynamic", false));
-  NIBBLE_ASSIGN(const bool symmetric, spec->get_bool_or("symmetric", true));
+  NIBBLE_ASSIGN(const bool dynamic, bool_key_or(*spec, "is_dynamic", false));
+  NIBBLE_ASSIGN(const bool symmetric, bool_key_or(*spec, "symmetric", true));
   out.type = dtype == "int8"       ? ActivationFormat::Type::kS8
              : dtype == "fp4"      ? ActivationFormat::Type::kE2M1
              : dtype == "fp6_e2m3" ? ActivationFormat::Type::kE2M3
@@ -114,7 +119,7 @@ Result<LayerConfig> read_layer(const base::Json& config) {
   const base::Json* weight = spec_in(config, "weight");
   if (weight == nullptr) return out;
   out.quantizes_weights = true;
-  NIBBLE_ASSIGN(out.symmetric, weight->get_bool_or("symmetric", true));
+  NIBBLE_ASSIGN(out.symmetric, bool_key_or(*weight, "symmetric", true));
   NIBBLE_ASSIGN(out.dtype, weight->get_string_or("dtype", ""));
   NIBBLE_ASSIGN(out.block, block_key(*weight, "block_size"));
   return out;
@@ -123,12 +128,14 @@ Result<LayerConfig> read_layer(const base::Json& config) {
 class QuarkConfig : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "quark"; }
-  std::vector<const NameMatcher*> matchers() const override { return {&layers_, &excluded_}; }
+  std::vector<const NameMatcher*> matchers() const override {
+    return {&layers_.matcher(), &excluded_};
+  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_ASSIGN(const std::optional<size_t> rule, layers_.match(layer.module));
-    const LayerConfig& config = rule ? of_layers_[*rule] : general_;
+    NIBBLE_ASSIGN(const LayerConfig* named, layers_.find(layer.module));
+    const LayerConfig& config = named != nullptr ? *named : general_;
     const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
     // What is stored outranks the lists. (The shared method also reports a missing weight.)
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
@@ -150,16 +157,15 @@ class QuarkConfig : public QuantizationConfig {
     codes.scheme = scheme();
     codes.scale = suffix;
     codes.activation = config.activation;
-    if (is_fp8(weight->dtype)) {
-      codes.element = element_of_fp8(weight->dtype);
-      codes.code_types = kFp8Types;
-      NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, config.block, "block_size"));
-      return scaled_codes_method(layer, tensors, std::move(codes));
+    NIBBLE_TRY(read_stored_floats(layer, *weight, *scale,
+                                  {config.block, "block_size", config.six_bits()}, codes));
+    if (find_tensor(tensors, layer.module, "weight_scale_2") != nullptr) {
+      codes.scale2 = "weight_scale_2";
     }
-    if (layer.k % 4 == 0 && squeezed(weight->shape) == squeezed({layer.n, layer.k / 4 * 3})) {
-      return fp6_method(layer, tensors, *weight, *scale, config.dtype, std::move(codes));
+    if (codes.activation.scale_rule == ActivationFormat::ScaleRule::kE4M3) {
+      codes.input_scale = "input_scale_2";
     }
-    return fp4_method(layer, tensors, *weight, *scale, std::move(codes));
+    return scaled_codes_method(layer, tensors, std::move(codes));
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -186,57 +192,6 @@ class QuarkConfig : public QuantizationConfig {
   }
 
  private:
-  // The inputs that share a scale of shape (N, K / group), of more than one group; 0: none do.
-  static int64_t group_of(const LinearLayer& layer, const TensorInfo& scale) {
-    if (scale.shape.size() != 2 || scale.shape[0] != layer.n || scale.shape[1] < 2) return 0;
-    return layer.k % scale.shape[1] == 0 ? layer.k / scale.shape[1] : 0;
-  }
-
-  Result<std::unique_ptr<LinearMethod>> fp6_method(
-      const LinearLayer& layer, const TensorLookup& tensors, const TensorInfo& weight,
-      const TensorInfo& scale, const std::string& dtype, ScaledCodes codes) const {
-    if (dtype != "fp6_e2m3" && dtype != "fp6_e3m2") {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{} {} {} has 6 bits for each of {} inputs, but its dtype is \"{}\", "
-                              "neither fp6_e2m3 nor fp6_e3m2",
-                              weight.name, tensor::name(weight.dtype),
-                              tensor::to_string(weight.shape), layer.k, dtype));
-    }
-    const bool e2m3 = dtype == "fp6_e2m3";
-    codes.element = e2m3 ? Element::kE4M3 : Element::kE5M2;
-    codes.codes = e2m3 ? Codes::kE2M3 : Codes::kE3M2;
-    codes.code_types = {DType::kU8};
-    codes.area = {1, group_of(layer, scale)};  // one group: per output
-    return scaled_codes_method(layer, tensors, std::move(codes));
-  }
-
-  Result<std::unique_ptr<LinearMethod>> fp4_method(const LinearLayer& layer,
-                                                   const TensorLookup& tensors,
-                                                   const TensorInfo& weight,
-                                                   const TensorInfo& scale,
-                                                   ScaledCodes codes) const {
-    const int64_t group = scale.dtype == DType::kE4M3 ? 16 : 32;
-    if (squeezed(weight.shape) != squeezed({layer.n, layer.k / 2}) || layer.k % group != 0) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{} {} {}: of Quark's byte formats fp8 (N, K), int8 (N, K), fp6 "
-                              "(N, 3K/4) and fp4 (N, K/2) in groups of {} are read; N is {} and "
-                              "K {}",
-                              weight.name, tensor::name(weight.dtype),
-                              tensor::to_string(weight.shape), group, layer.n, layer.k));
-    }
-    codes.element = Element::kE2M1;
-    codes.codes = Codes::kNibblesK;
-    codes.code_types = {DType::kU8};
-    codes.area = {1, group};
-    if (find_tensor(tensors, layer.module, "weight_scale_2") != nullptr) {
-      codes.scale2 = "weight_scale_2";
-    }
-    if (codes.activation.scale_rule == ActivationFormat::ScaleRule::kE4M3) {
-      codes.input_scale = "input_scale_2";
-    }
-    return scaled_codes_method(layer, tensors, std::move(codes));
-  }
-
   // int4 and uint4 are stored alike; one kind of integers a folder.
   Result<void> read_signedness(const base::Json& config) {
     const base::Json* weight = config.find_set("weight");
@@ -250,29 +205,18 @@ class QuarkConfig : public QuantizationConfig {
   }
 
   Result<void> read_layers(const base::Json& dictionary) {
-    const base::Json* layers = dictionary.find_set("layer_quant_config");
-    if (layers == nullptr) return {};
-    const std::string where = dictionary.where() + ": layer_quant_config";
-    if (!layers->is_object()) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: expected an object, found {}", where, layers->describe()));
-    }
-    std::vector<std::string> rules;
-    for (const auto& [pattern, config] : layers->as_object()) {
+    NIBBLE_ASSIGN(const base::JsonObject layers, objects_key(dictionary, "layer_quant_config"));
+    for (const auto& [pattern, config] : layers) {
       NIBBLE_ASSIGN(LayerConfig read, read_layer(config));
-      of_layers_.push_back(read);
-      rules.push_back(pattern);
+      const Says says = read.quantizes_weights ? Says::kQuantized : Says::kLeftAlone;
+      layers_.add(pattern, std::move(read), says);
     }
-    NIBBLE_ASSIGN(layers_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
-    for (size_t i = 0; i < of_layers_.size(); ++i) {
-      if (!of_layers_[i].quantizes_weights) layers_.set_says(i, Says::kLeftAlone);
-    }
-    return {};
+    return layers_.compile(dictionary.where() + ": layer_quant_config");
   }
 
   LayerConfig general_;
-  NameMatcher layers_, excluded_;
-  std::vector<LayerConfig> of_layers_;  // of each rule of layers_
+  LayerRules<LayerConfig> layers_;
+  NameMatcher excluded_;
   bool pack_reordered_ = true, signed_ = true;
 };
 

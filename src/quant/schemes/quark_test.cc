@@ -170,8 +170,8 @@ TEST(quark, mxfp4_has_scales_of_e8m0_and_activations_in_groups) {
   checkpoint.add(kModule + ".weight", DType::kU8, {1, 17}, std::vector<uint8_t>(17));
   EXPECT_EQ(
       message(load_layer(checkpoint, config(kMx, kMx), {kModule, 1, 32, false, {}})),
-      "model.layers.0.mlp.up_proj.weight u8 (1, 17): of Quark's byte formats fp8 (N, K), int8 "
-      "(N, K), fp6 (N, 3K/4) and fp4 (N, K/2) in groups of 32 are read; N is 1 and K 32");
+      "model.layers.0.mlp.up_proj.weight u8 (1, 17): of floats of a byte or less fp8 (N, K), and "
+      "as u8 fp6 (N, 3K/4) and fp4 (N, K/2) are read; N is 1 and K 32");
 }
 
 std::string mx6(const char* dtype, const char* mode = "even") {
