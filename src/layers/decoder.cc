@@ -264,24 +264,27 @@ void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x,
   }
 }
 
-// q_, k_ and v_ of x, each contiguous.
-void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
-                         const Listener& listener) {
+Runner::Qkv Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
+                                const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
+  const Qkv apart = {q_, q_width, k_, kv_width, v_, kv_width};
   if (!s.has(Part::kQkv)) {
     const LinearOutput qkv[] = {{&w.q, q_, q_width}, {&w.k, k_, kv_width}, {&w.v, v_, kv_width}};
     apply(stream, qkv, x, s.hidden, m_);
     tell(stream, listener, w.q, q_, m_);
     tell(stream, listener, w.k, k_, m_);
     tell(stream, listener, w.v, v_, m_);
-    return;
+    return apart;
   }
   const int64_t width = q_width + 2 * kv_width;
   const LinearOutput qkv[] = {{&w.qkv, qkv_, width}};
   apply(stream, qkv, x, s.hidden, m_);
   tell(stream, listener, w.qkv, qkv_, m_);
+  if (s.qkv_order == QkvOrder::kParts && !s.has(Part::kQNorm)) {
+    return {qkv_, width, qkv_ + q_width, width, qkv_ + q_width + kv_width, width};
+  }
   // Head by head (kHeads): a row is as many runs of one head each as there are heads.
   const int64_t runs = s.qkv_order == QkvOrder::kHeads ? s.heads : 1;
   const float* from = qkv_;
@@ -290,6 +293,7 @@ void Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const fl
     kernels::copy_to(stream, from, width / runs, to, part, m_ * runs, part);
     from += part;
   }
+  return apart;
 }
 
 void Runner::attention_block(device::Stream& stream, int64_t layer, const float* x,
@@ -299,8 +303,8 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, const float*
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
   const int64_t window = s.windows[static_cast<size_t>(layer)];
-  project_qkv(stream, w, x, listener);
-  if (s.has(Part::kQNorm)) {
+  const Qkv qkv = project_qkv(stream, w, x, listener);
+  if (s.has(Part::kQNorm)) {  // then the three are apart
     // Heads lie one after another, so that (m, heads * head_dim) is also (m * heads, head_dim).
     const bool whole = s.qk_norm_whole_row;
     normalize(stream, w.q_norm, q_, q_, whole ? m_ : m_ * s.heads, whole ? q_width : s.head_dim);
@@ -315,12 +319,12 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, const float*
                                         .exact = decoder_->exact};
   kernels::attend(stream, ops_, config, cache,
                   {.rope = s.rotary ? &rows : nullptr,
-                   .q = q_,
-                   .ldq = q_width,
-                   .k = k_,
-                   .ldk = kv_width,
-                   .v = v_,
-                   .ldv = kv_width,
+                   .q = qkv.q,
+                   .ldq = qkv.ldq,
+                   .k = qkv.k,
+                   .ldk = qkv.ldk,
+                   .v = qkv.v,
+                   .ldv = qkv.ldv,
                    .position = position_,
                    .placed_position = placed_position_,
                    .m = m_,

@@ -245,8 +245,17 @@ class Runner {
   const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
                  int64_t width);
-  void project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
-                   const Listener& listener);
+  // q, k and v of the step, with the strides of a token.
+  struct Qkv {
+    float* q;
+    int64_t ldq;
+    float* k;
+    int64_t ldk;
+    float* v;
+    int64_t ldv;
+  };
+  Qkv project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
+                  const Listener& listener);
   void attention_block(device::Stream& stream, int64_t layer, const float* x,
                        kernels::KvCache& cache, const Listener& listener, float* out);
   void ffn_block(device::Stream& stream, int64_t layer, const float* x, const Listener& listener,

@@ -44,6 +44,23 @@ void run(NibbleCudaContext* context, const char* name, int64_t m, int64_t n, con
   start(context, name, for_elements<Body>, grid, kThreads, 0, m, n, body);
 }
 
+// Four neighbours a thread, where rows are aligned to 16 bytes.
+__global__ void __launch_bounds__(kThreads)
+    activate_fours(Activation f, const float* x, int64_t ldx, const float* up, int64_t ldu,
+                   float* y, int64_t ldy, int64_t m, int64_t n) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
+  if (i >= n) return;
+  for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
+    float4 v = *reinterpret_cast<const float4*>(x + row * ldx + i);
+    float4 u = {1, 1, 1, 1};
+    if (up != nullptr) u = *reinterpret_cast<const float4*>(up + row * ldu + i);
+    v = {apply(f, v.x) * u.x, apply(f, v.y) * u.y, apply(f, v.z) * u.z, apply(f, v.w) * u.w};
+    *reinterpret_cast<float4*>(y + row * ldy + i) = v;
+  }
+}
+
 // A block column for each of the rows.
 __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64_t m) {
   wait_for_previous();
@@ -60,6 +77,15 @@ __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64
 void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
               const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n) {
   const auto f = static_cast<Activation>(function);
+  const auto aligned = [](const float* from, int64_t ld) {
+    return reinterpret_cast<uintptr_t>(from) % 16 == 0 && ld % 4 == 0;
+  };
+  if (n % 4 == 0 && aligned(x, ldx) && aligned(up, up != nullptr ? ldu : 0) && aligned(y, ldy)) {
+    const dim3 grid(static_cast<unsigned>((n / 4 + kThreads - 1) / kThreads),
+                    static_cast<unsigned>(m < kMostRows ? m : kMostRows));
+    return start(context, "activate", activate_fours, grid, kThreads, 0, f, x, ldx, up, ldu, y, ldy,
+                 m, n);
+  }
   run(context, "activate", m, n, [=] __device__(int64_t i, int64_t j) {
     const float v = apply(f, x[i * ldx + j]);
     y[i * ldy + j] = up != nullptr ? v * up[i * ldu + j] : v;

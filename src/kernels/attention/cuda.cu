@@ -36,8 +36,9 @@ __device__ void keep(const CudaKv& kv, int64_t head, int64_t token, bool of_valu
   const int n = static_cast<int>(of_value ? kv.value_dim : kv.key_dim);
   RowCode how;
   if constexpr (sizeof(T) == 1) {
-    how = code_for(kv, head, token, of_value, x, n, lane);
-    if (kv.scale_offset >= 0 && lane == 0) *own_scale(kv, head, token, of_value) = how.scale;
+    int most = 0;
+    for (int i = lane; i < n; i += kWarp) most = Max::join(most, magnitude(x[i]));
+    how = code_for(kv, head, token, of_value, over_warp<Max>(most), lane);
   }
   T* to = of_value ? value_row<T>(kv, head, token) : key_row<T>(kv, head, token);
   for (int i = lane; i < n; i += kWarp) to[i] = encode<T>(kv.type, how, x[i]);

@@ -1,5 +1,7 @@
 // norm.h on a card: a block for each row. Rows that are aligned stay in registers between the sum
 // and the result, and their weights come while the kernel before still runs.
+#include <algorithm>
+
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/functions.h"
 
@@ -27,16 +29,21 @@ __global__ void __launch_bounds__(kMostThreads)
   }
   wait_for_previous();
   let_next_start();
+  float4 d[kMostVectors];  // all are asked for before anything is written, which may be x
+#pragma unroll
+  for (int i = 0; i < kMostVectors; ++i) {
+    const int64_t at = first + i * step;
+    v[i] = d[i] = {0, 0, 0, 0};
+    if (at >= n) continue;
+    v[i] = *reinterpret_cast<const float4*>(x + row * ldx + at);
+    if (delta != nullptr) d[i] = *reinterpret_cast<const float4*>(delta + row * ldd + at);
+  }
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kMostVectors; ++i) {
     const int64_t at = first + i * step;
-    v[i] = {0, 0, 0, 0};
-    if (at >= n) continue;
-    v[i] = *reinterpret_cast<const float4*>(x + row * ldx + at);
-    if (delta != nullptr) {
-      const float4 d = *reinterpret_cast<const float4*>(delta + row * ldd + at);
-      v[i] = {v[i].x + d.x, v[i].y + d.y, v[i].z + d.z, v[i].w + d.w};
+    if (delta != nullptr && at < n) {
+      v[i] = {v[i].x + d[i].x, v[i].y + d[i].y, v[i].z + d[i].z, v[i].w + d[i].w};
       *reinterpret_cast<float4*>(residual + row * ldx + at) = v[i];
     }
     squares = fmaf(v[i].x, v[i].x, fmaf(v[i].y, v[i].y, squares));
@@ -53,6 +60,15 @@ __global__ void __launch_bounds__(kMostThreads)
         v[i].x * factor * (w[i].x + one), v[i].y * factor * (w[i].y + one),
         v[i].z * factor * (w[i].z + one), v[i].w * factor * (w[i].w + one)};
   }
+}
+
+// 256 threads or fewer where that is enough: several blocks on a multiprocessor hide what one waits
+// for.
+int threads_for(int64_t n) {
+  const int64_t most = (n / 4 + kWarp - 1) / kWarp;
+  const int64_t least = (most + kMostVectors - 1) / kMostVectors;
+  constexpr int64_t kUsual = kThreads / kWarp;
+  return static_cast<int>(std::max(std::min(most, kUsual), least)) * kWarp;
 }
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -114,10 +130,8 @@ void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float 
                      aligned(weight) && aligned(delta) && aligned(x) && aligned(y);
   const dim3 grid(static_cast<unsigned>(m));
   if (whole && n <= int64_t{4} * kMostThreads * kMostVectors) {
-    const int64_t vectors = (n / 4 + kWarp - 1) / kWarp * kWarp;
-    const int threads = static_cast<int>(vectors < kMostThreads ? vectors : kMostThreads);
-    return start(context, "rms_norm", rms_norm_vectors, grid, threads, 0, weight, n, eps, add_one,
-                 delta, ldd, residual, x, ldx, y, ldy);
+    return start(context, "rms_norm", rms_norm_vectors, grid, threads_for(n), 0, weight, n, eps,
+                 add_one, delta, ldd, residual, x, ldx, y, ldy);
   }
   start(context, "rms_norm", rms_norm_rows, grid, kThreads, 0, weight, n, eps, add_one, delta, ldd,
         residual, x, ldx, y, ldy);
