@@ -39,7 +39,7 @@ TEST(cuda_choose, cards_without_bf16_multiply_in_float) {
   EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
   ASSERT_EQ(choice->refusals.size(), 6u);
   EXPECT_EQ(choice->refusals[2].why, "is for Hopper (compute capability 9.0); Tesla T4 has 7.5");
-  EXPECT_EQ(choice->refusals[4].why,
+  EXPECT_EQ(choice->refusals[5].why,
             "needs bf16 products (compute capability 8.0); Tesla T4 has 7.5");
 }
 
