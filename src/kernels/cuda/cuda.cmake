@@ -8,7 +8,8 @@ set(every_card
   attention/cuda.cu attention/cuda_decode.cu attention/cuda_prefill.cu
   matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
   matmul/cuda_tiles.cu)
-set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
+set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu
+  matmul/cuda_w4_panel.cu)
 # Apart, so that a test on any machine can ask them how they would cut a product.
 add_library(nibble_cuda_hopper OBJECT ${hopper_only})
 add_library(nibble_cuda MODULE cuda/table.cc ${every_card})

@@ -13,7 +13,7 @@ namespace nibble::kernels {
 namespace {
 
 // What a kernel does; the index of its line in the list.
-enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
+enum Path { kE4M3, kS8, kFew, kMany, kManyBytes, kCodes, kPanelBf16, kPanelF32 };
 
 // Crossovers measured on an H200 (docs/cuda-notebook.md). The kernels for tiles are for Hopper; the
 // others are the reference, for every format and card: up to 8 tokens a warp reads the codes of a
@@ -21,6 +21,7 @@ enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
 constexpr int64_t kFewTokens = 8;
 constexpr int64_t kFewTokensOfTiles = 16;
 constexpr int64_t kManyTokensOfTiles = 2047;
+constexpr int64_t kManyTokensOfByteTiles = 1023;
 constexpr Kernel kList[] = {
     {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
      Form::kRows, 1, 1, INT64_MAX, nullptr},
@@ -30,6 +31,8 @@ constexpr Kernel kList[] = {
      Form::kRows, 16, 1, kFewTokensOfTiles, nullptr},
     {"matmul_bf16_int_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
      Form::kRows, 1, kFewTokensOfTiles + 1, kManyTokensOfTiles, nullptr},
+    {"matmul_bf16_s8_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 1, kFewTokensOfTiles + 1, kManyTokensOfByteTiles, nullptr},
     {"matvec_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
      8, 1, kFewTokens, nullptr},
     {"matmul_bf16_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
@@ -40,7 +43,8 @@ constexpr Kernel kList[] = {
 
 Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
 bool is_of_codes(Path path) { return path == kE4M3 || path == kS8; }
-bool is_of_tiles(Path path) { return path == kFew || path == kMany; }
+bool is_many(Path path) { return path == kMany || path == kManyBytes; }
+bool is_of_tiles(Path path) { return path == kFew || is_many(path); }
 
 std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const device::Gpu& gpu,
                     const MatmulPolicy& policy) {
@@ -60,8 +64,10 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const de
                          gpu.major, gpu.minor);
     }
     const std::string why = tiles_refusal(problem.weight);
-    if (why.empty() && path == kMany && tensor::bits(problem.weight.element) > 4) {
-      return fmt::format("reads codes of up to 4 bits; the weight is {}",
+    const bool four = tensor::bits(problem.weight.element) <= 4;
+    if (why.empty() && is_many(path) && four != (path == kMany)) {
+      return fmt::format("reads codes of {}; the weight is {}",
+                         path == kMany ? "up to 4 bits" : "5 to 8 bits",
                          tensor::name(problem.weight.element));
     }
     return why;
@@ -95,7 +101,7 @@ struct Job {
 
   bool tiles() const { return packed->weight.tiles.bits != 0; }
   bool codes() const { return is_of_codes(path); }
-  bool bf16() const { return path == kPanelBf16 || path == kMany || (path == kFew && !x_is_f32); }
+  bool bf16() const { return path == kPanelBf16 || is_many(path) || (path == kFew && !x_is_f32); }
   int64_t input_bytes() const { return codes() ? 1 : bf16() ? 2 : 4; }
   // Inputs are padded so that rows are read in whole chunks.
   int64_t k_pad() const {
@@ -172,7 +178,7 @@ void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
   if (job.codes()) return run_codes(cuda, job, target, m);
-  if (job.path == kMany) {
+  if (is_many(job.path)) {
     return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y,
                                  target.ldy, m);
   }
