@@ -395,6 +395,15 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
                                  : ""));
 }
 
+Result<ScaleBeside> scale_beside(const LinearLayer& layer, const TensorLookup& tensors,
+                                 const TensorInfo& codes) {
+  for (const char* suffix : {"weight_scale_inv", "weight_scale"}) {
+    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
+    if (scale != nullptr) return ScaleBeside{suffix, scale};
+  }
+  return no_scale(layer, codes, tensors);
+}
+
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes) {
   return std::make_unique<ScaledCodesMethod>(layer, tensors, std::move(codes));
@@ -452,34 +461,28 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         fmt::format("{}: expected {} or a plain float, found {}", weight->name,
                     is_fp8(types[0]) ? "a type of fp8" : "s8", tensor::name(weight->dtype)));
   }
-  for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
-    if (scale == nullptr) continue;
-    ScaledCodes codes{
-        .scheme = linears.scheme,
-        .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
-        .code_types = types,
-        .scale = std::string(suffix),
-        .activation = linears.activation,
-        .input_scale_unused = linears.input_scale_unused};
-    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key, &sizes_));
-    if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
-      if (codes.activation.is_static) {
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("{} {} has a scale per block, but the activations are static; "
-                                "block weights have dynamic activations",
-                                scale->name, tensor::to_string(scale->shape)));
-      }
-      codes.activation.granularity = tensor::ActivationFormat::Granularity::kGroup;
-      codes.activation.group = codes.area.k;
+  NIBBLE_ASSIGN(ScaleBeside scale, scale_beside(layer, tensors, *weight));
+  ScaledCodes codes{.scheme = linears.scheme,
+                    .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
+                    .code_types = types,
+                    .scale = std::move(scale.suffix),
+                    .activation = linears.activation,
+                    .input_scale_unused = linears.input_scale_unused};
+  NIBBLE_ASSIGN(codes.area, area_of(layer, *scale.info, linears.block, linears.block_key, &sizes_));
+  if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
+    if (codes.activation.is_static) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} {} has a scale per block, but the activations are static; "
+                              "block weights have dynamic activations",
+                              scale.info->name, tensor::to_string(scale.info->shape)));
     }
-    if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
-        find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
-      codes.input_scale = "activation_scale";  // transformers' name
-    }
-    return scaled_codes_method(layer, tensors, std::move(codes));
+    codes.activation = per_group(codes.activation.type, codes.area.k);
   }
-  return no_scale(layer, *weight, tensors);
+  if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
+      find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
+    codes.input_scale = "activation_scale";  // transformers' name
+  }
+  return scaled_codes_method(layer, tensors, std::move(codes));
 }
 
 void ScaledCodesConfig::find_blocks(const TensorLookup& tensors) {
