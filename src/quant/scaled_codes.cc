@@ -337,21 +337,6 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
-// The blocks of which a scale has so many: as the whole checkpoint has them where they fit this
-// layer, else by its own shapes. {0, 0}: no such blocks, or several.
-Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale, const BlockSizes& own,
-               const BlockSizes* all) {
-  for (const BlockSizes* sizes : {all, &own}) {
-    const auto found = sizes == nullptr ? std::nullopt : sizes->find();
-    if (!found || ceil_div(layer.n, found->first) != scale[0] ||
-        ceil_div(layer.k, found->second) != scale[1]) {
-      continue;
-    }
-    return {found->first, found->second};
-  }
-  return {};
-}
-
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -380,18 +365,23 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
-  BlockSizes own;
-  if (scale.shape.size() == 2) own.see({layer.n, layer.k}, scale.shape);
-  const bool blocks = scale.shape.size() == 2 && !own.n.empty() && !own.k.empty();
-  if (blocks) {
-    if (const Area found = blocks_of(layer, scale.shape, own, all); found.k != 0) return found;
+  BlockSizes own, sizes;
+  if (scale.shape.size() == 2) {
+    own.see({layer.n, layer.k}, scale.shape);
+    // As the whole checkpoint has them, unless its layers differ.
+    sizes = all == nullptr ? own : *all;
+    sizes.see({layer.n, layer.k}, scale.shape);
+    if (sizes.empty()) sizes = own;
   }
+  const bool blocks = scale.shape.size() == 2 && !sizes.empty();
+  const auto found = blocks ? sizes.find() : std::nullopt;
+  if (found) return Area{found->first, found->second};
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
                           "given{}",
                           scale.name, tensor::to_string(scale.shape), layer.n, block_key,
                           blocks ? fmt::format(": blocks of {} x {} would have as many",
-                                               own.n.range(), own.k.range())
+                                               sizes.n.range(), sizes.k.range())
                                  : ""));
 }
 
