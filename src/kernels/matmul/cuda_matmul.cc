@@ -8,6 +8,7 @@
 #include "kernels/matmul/cuda_tiles.h"
 #include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
+#include "kernels/matmul/rows.h"
 
 namespace nibble::kernels {
 namespace {
@@ -115,6 +116,10 @@ struct Job {
   bool as_it_is(const float* from, int64_t ldx) const {
     return input_bytes() == 4 && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
            reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  }
+  // Whether x may be rounded by whoever makes it: nothing comes before that.
+  bool takes_bf16() const {
+    return bf16() && !changes_x() && packed->weight.k == k_pad() && k_pad() % 8 == 0;
   }
   // One launch saved: the kernel for few tokens rounds x itself.
   bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
@@ -269,7 +274,27 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
   return out;
 }
 
-void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
+Held held_for(const device::Stream& stream, std::span<const PackedWeight* const> weights,
+              int64_t m) {
+  if (stream.shared_cuda() == nullptr) return Held::kF32;
+  const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
+    Job job;
+    job.packed = weight->cuda.get();
+    job.path = path_of(kernel_for(weight->choice, m));
+    return job.takes_bf16();
+  });
+  return all ? Held::kBf16 : Held::kF32;
+}
+
+void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x, int64_t ldx,
+            int64_t m) {
+  if (m == 0) return;
+  if (x.held == Held::kF32) return matmul(stream, targets, x.f32(), ldx, m);
+  NIBBLE_CHECK(stream.cuda() != nullptr);
+  matmul_on_cuda(stream, targets, x, ldx, m);
+}
+
+void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x,
                     int64_t ldx, int64_t m) {
   NIBBLE_CHECK(targets.size() <= kMostTargets);
   device::Cuda& cuda = *stream.cuda();
@@ -278,11 +303,17 @@ void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> target
     Job& job = jobs[i];
     job.packed = targets[i].weight->cuda.get();
     job.path = path_of(kernel_for(targets[i].weight->choice, m));
-    job.x_is_f32 = job.can_read_f32(x, ldx, m);
+    if (x.held == Held::kBf16) {
+      NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
+      job.x = {x.data, ldx};
+      continue;
+    }
+    job.x_is_f32 = job.can_read_f32(x.f32(), ldx, m);
     const Job* twin =
         std::find_if(jobs, jobs + i, [&](const Job& other) { return job.same_input(other); });
-    job.x = twin != jobs + i ? twin->x
-                             : prepared(cuda, kInputSlot + static_cast<int>(i), job, x, ldx, m);
+    job.x = twin != jobs + i
+                ? twin->x
+                : prepared(cuda, kInputSlot + static_cast<int>(i), job, x.f32(), ldx, m);
   }
   for (size_t i = 0; i < targets.size();) {
     size_t end = i + 1;
