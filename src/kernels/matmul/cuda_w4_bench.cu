@@ -144,8 +144,9 @@ constexpr int kGuard = 3;
 
 std::string name(const W4Choice& c) {
   char text[64];
-  const int size = std::snprintf(text, sizeof text, "%dx%d%s/%d%s", c.rows, c.tokens,
-                                 c.on_sums ? "s" : "w", c.split, c.slices > 1 ? "k" : "");
+  const int size =
+      std::snprintf(text, sizeof text, "%dx%d%s/%d%s%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
+                    c.split, c.wide > 1 ? "p" : "", c.slices > 1 ? "k" : "");
   if (c.stages != 0) std::snprintf(text + size, sizeof text - size, "r%d", c.stages);
   return text;
 }
@@ -237,7 +238,8 @@ std::vector<W4Choice> tiles() {
   for (const int rows : {128, 256})
     for (const int tokens : {32, 48, 64, 96, 128, 256})
       for (const bool sums : {true, false})
-        for (const int slices : {1, 2}) out.push_back({rows, tokens, sums, 0, slices});
+        for (const int wide : {1, 2})
+          for (const int slices : {1, 2}) out.push_back({rows, tokens, sums, 0, wide, slices});
   return out;
 }
 
@@ -612,12 +614,12 @@ int main(int argc, char** argv) {
     return time_all(std::atoi(argv[2]), ms, what == "sweep", std::getenv("LIBRARY") != nullptr,
                     argc > 4 ? argv[4] : nullptr);
   }
-  if (what == "once" && argc == 10) {
+  if (what == "once" && argc == 11) {
     const auto arg = [&](int i) { return std::atoi(argv[i]); };
-    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9)});
+    return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9), arg(10)});
   }
   std::printf(
       "usage: cuda_w4_bench check [BITS] | time or sweep BITS M,M,... [FILE] | once N K M ROWS "
-      "TOKENS SUMS SPLIT SLICES\n");
+      "TOKENS SUMS SPLIT WIDE SLICES\n");
   return 2;
 }

@@ -20,27 +20,34 @@ struct Variant {
   Kernel kernel;
   int stage_bytes;
   int sum_bytes;
+  int handed_bytes;
 };
 
-template <int kTokens, int kStrips, int kSlices, bool kOnSums, int kBits = 4, int kPerProcessor = 1>
+template <int kTokens, int kStrips, int kWide, int kSlices, bool kOnSums, int kBits = 4,
+          int kPerProcessor = 1>
 constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kSlices, kOnSums, kBits, kPerProcessor>;
-  return {{S::kRows, kTokens, kOnSums, 0, kSlices},
+  using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
+  return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices},
           kBits,
           kPerProcessor,
           S::kThreads,
           multiply<S>,
           S::kStageBytes,
-          S::kSumBytes};
+          S::kSumBytes,
+          S::kHandedBytes};
 }
 
+// Tokens, strips, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor.
 constexpr Variant kVariants[] = {
-    variant<32, 2, 1, true, 4, 2>(), variant<32, 4, 1, true>(),      variant<32, 2, 2, true>(),
-    variant<48, 4, 1, true>(),       variant<64, 2, 1, true>(),      variant<64, 4, 1, true>(),
-    variant<64, 2, 2, true>(),       variant<64, 4, 1, false>(),     variant<96, 2, 1, true>(),
-    variant<128, 2, 1, true>(),      variant<128, 2, 1, false>(),    variant<256, 2, 1, false>(),
-    variant<32, 4, 1, true, 8>(),    variant<64, 4, 1, true, 8>(),   variant<64, 4, 1, false, 8>(),
-    variant<128, 2, 1, true, 8>(),   variant<128, 2, 1, false, 8>(), variant<256, 2, 1, false, 8>(),
+    variant<32, 2, 1, 1, true, 4, 2>(), variant<32, 2, 2, 2, true>(),
+    variant<32, 4, 2, 1, true>(),       variant<48, 4, 2, 1, true>(),
+    variant<64, 2, 1, 1, true>(),       variant<64, 2, 2, 2, true>(),
+    variant<64, 4, 2, 1, true>(),       variant<64, 4, 1, 1, false>(),
+    variant<96, 2, 1, 1, true>(),       variant<128, 2, 1, 1, true>(),
+    variant<128, 2, 1, 1, false>(),     variant<256, 2, 1, 1, false>(),
+    variant<32, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, true, 8>(),
+    variant<64, 4, 1, 1, false, 8>(),   variant<128, 2, 1, 1, true, 8>(),
+    variant<128, 2, 1, 1, false, 8>(),  variant<256, 2, 1, 1, false, 8>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -52,12 +59,14 @@ const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
     if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
         v.choice.on_sums == choice.on_sums && v.choice.slices == choice.slices &&
-        v.bits == args.bits) {
+        v.choice.wide == choice.wide && v.bits == args.bits) {
       return &v;
     }
   }
   return nullptr;
 }
+
+Divisor divisor(int by) { return {(uint64_t{1} << 40) / static_cast<uint64_t>(by) + 1}; }
 
 int div_up(int a, int b) { return (a + b - 1) / b; }
 
@@ -71,6 +80,7 @@ void describe_weight(const W4Args& args, Work& w) {
   w.blocks = div_up(args.k, kBlock);
   w.strips = div_up(args.n, kStrip);
   w.group = args.group;
+  w.by_group = divisor(args.group);
   w.groups = div_up(args.k, args.group);
   w.scale_rows = scale_rows_of(args);
 }
@@ -143,7 +153,6 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  if (choice.slices > 1 && choice.split < 2) return false;
   return choice.split < 2 ||
          choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
 }
@@ -154,34 +163,56 @@ size_t w4_workspace(int multiprocessors) {
          static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
 }
 
-// By a sweep over all tiles and splits on an H200 (docs/cuda-notebook.md).
+namespace {
+
+// Of products with scales on sums and 4 bits, up to 128 tokens. `small`: so few and short rows that
+// a product costs what its parts wait for.
+W4Choice choose_few(const W4Args& args, int multiprocessors, bool few_rows, bool small) {
+  const auto one_wave = [&](int rows, int tokens, int places) {
+    const int count = div_up(args.n, rows) * div_up(args.m, tokens);
+    return count <= places && count * 5 > places * 4;
+  };
+  W4Choice c;
+  c.on_sums = true;
+  c.tokens = args.m <= 32                ? 32
+             : args.m <= 48 && !few_rows ? 48
+             : args.m <= 64              ? 64
+             : small && args.m > 96      ? 64
+             : args.m <= 96              ? 96
+                                         : 128;
+  if (c.tokens >= 96) return c;
+  if (few_rows) {
+    if (small && c.tokens == 64 && args.m <= 64) return c;
+    c.wide = c.slices = 2;
+    if (small) c.split = 2;
+  } else if (c.tokens == 32 && one_wave(128, 32, 2 * multiprocessors)) {
+    c.split = 1;
+  } else {
+    c.rows = 256, c.wide = 2;
+    if (one_wave(256, c.tokens, multiprocessors)) c.split = 1;
+  }
+  return c;
+}
+
+}  // namespace
+
+// By sweeps over all tiles and splits on an H200 (docs/cuda-notebook.md).
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   const bool sums = scale_rows_of(args) == 1;
   const bool four = args.bits == 4;
   const auto tiles = [&](int rows, int tokens) {
     return div_up(args.n, rows) * div_up(args.m, tokens);
   };
-  const auto one_wave = [&](int count, int places) {
-    return count <= places && count * 5 > places * 4;
-  };
   const bool few_rows = tiles(256, args.m) * 2 < multiprocessors;
-  const bool small = few_rows && args.k <= 6144 && sums && four;
+  const bool small = few_rows && args.k <= 6144;
   W4Choice c;
   c.on_sums = sums;
-  if (args.m <= 32 && sums) {
-    c.tokens = 32;
-    if (small) {
-      c.split = c.slices = 2;
-    } else if (!four || !one_wave(tiles(128, 32), 2 * multiprocessors)) {
-      c.rows = 256;
-    }
-  } else if (args.m <= 48 && sums && four && !few_rows) {
-    c.rows = 256, c.tokens = 48;
-  } else if (args.m <= 64 || (args.m <= 128 && small)) {
-    if (small) c.split = c.slices = 2;
-    if (!few_rows || !sums || !four) c.rows = 256;
-  } else if (args.m <= 96 && sums && four) {
-    c.tokens = 96;
+  if (sums && four && args.m <= 128) {
+    c = choose_few(args, multiprocessors, few_rows, small);
+  } else if (sums && args.m <= 32) {
+    c.rows = 256, c.tokens = 32;
+  } else if (args.m <= 64 && !(sums && few_rows)) {
+    c.rows = 256, c.tokens = 64;
   } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
     c.tokens = 128;
     if (args.m > 128) c.split = 2;
@@ -189,13 +220,16 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
     c.tokens = 256;
     c.on_sums = false;
     if (tiles(128, 256) * 2 <= multiprocessors) c.split = 2;
+    if (tiles(128, 256) <= multiprocessors && tiles(128, 256) * 5 > multiprocessors * 4) {
+      c.split = 1;
+    }
   }
   const int count = tiles(c.rows, c.tokens);
-  const int per_processor = c.rows == 128 && c.tokens == 32 && c.slices == 1 ? 2 : 1;
-  if (one_wave(count, per_processor * multiprocessors)) c.split = c.slices = 1;
-  // Clusters that do not fit at once take turns.
-  if (c.split > 1 && (count * c.split > multiprocessors || !w4_can(args, c))) {
-    c.split = 0, c.slices = 1;
+  if (c.split > 1) {
+    while (c.split < 8 && count * c.split * 4 <= multiprocessors) c.split *= 2;
+    while (c.split > 1 && !w4_can(args, c)) c.split /= 2;
+    // Clusters that do not fit at once take turns.
+    if (c.split < 2 || count * c.split > multiprocessors) c.split = 0;
   }
   return c;
 }
@@ -225,6 +259,8 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.token_tiles = div_up(args.m, v.choice.tokens);
   w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
 
+  w.by_token_tiles = divisor(w.token_tiles);
+
   int blocks = 0;
   if (choice.split > 1) {
     w.split = choice.split;
@@ -240,7 +276,13 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
     }
   }
 
-  const int most = (c.shared + 1024) / v.per_processor - 1024;
+  w.by_split = divisor(w.split);
+  w.by_steps = divisor(w.steps);
+  w.run = w.shared_tiles * w.steps / blocks;
+  w.longer = w.shared_tiles * w.steps % blocks;
+
+  const int handed = w.split > 1 ? 0 : v.handed_bytes;
+  const int most = (c.shared + 1024) / v.per_processor - 1024 - handed;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
   while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
   w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
@@ -251,7 +293,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(v.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + handed);
   config.stream = args.stream;
   cudaLaunchAttribute attribute[2];
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -15,8 +15,9 @@ struct W4Choice {
   int tokens = 64;       // 32, 48, 64, 96, 128, 256
   bool on_sums = false;  // scales multiply f32 sums (groups of 128 n), else bf16 weights
   int split = 0;         // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of all work
-  int slices = 1;  // of a block's inputs; each has warpgroups of its own; with a split of 2 to 8
-  int stages = 0;  // of the ring; 0: as many as fit
+  int wide = 1;          // strips of 64 rows that a warpgroup has
+  int slices = 1;        // of a stage's inputs: each has warpgroups of its own
+  int stages = 0;        // of the ring; 0: as many as fit
 };
 
 // The fastest choice known.
