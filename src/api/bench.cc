@@ -219,8 +219,8 @@ Result<std::vector<BenchRow>> bench(const Model& model, const BenchOptions& opti
     }
   }
   return rows;
-} catch (const std::bad_alloc&) {
-  return fail(ErrorCode::kOutOfMemory, "the memory ran out");
+} catch (const std::bad_alloc& error) {
+  return api::out_of_memory(error, "");
 }
 
 Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
@@ -255,8 +255,8 @@ Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
     }
   }
   return rows;
-} catch (const std::bad_alloc&) {
-  return fail(ErrorCode::kOutOfMemory, "the memory ran out");
+} catch (const std::bad_alloc& error) {
+  return api::out_of_memory(error, "");
 }
 
 }  // namespace nibble

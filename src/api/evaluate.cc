@@ -284,16 +284,16 @@ Result<std::vector<CompareRow>> run_comparison(const Model& left, const Model& r
 Result<EvalReport> evaluate(const Model& model, std::string_view text, int64_t ctx,
                             const Model* reference, const Progress& progress) try {
   return run_evaluation(model, text, ctx, reference, progress);
-} catch (const std::bad_alloc&) {
-  return fail(ErrorCode::kOutOfMemory, "the memory ran out; a shorter window (--ctx) needs less");
+} catch (const std::bad_alloc& error) {
+  return api::out_of_memory(error, "a shorter window (--ctx) needs less");
 }
 
 Result<std::vector<CompareRow>> compare(const Model& left, const Model& right,
                                         std::span<const int32_t> tokens,
                                         const Progress& progress) try {
   return run_comparison(left, right, tokens, progress);
-} catch (const std::bad_alloc&) {
-  return fail(ErrorCode::kOutOfMemory, "the memory ran out; fewer tokens need less");
+} catch (const std::bad_alloc& error) {
+  return api::out_of_memory(error, "fewer tokens need less");
 }
 
 }  // namespace nibble

@@ -213,12 +213,7 @@ const char* word(generate::Finish finish) {
   return "";
 }
 
-Failure out_of_memory(const std::bad_alloc& error) {
-  const auto* of_card = dynamic_cast<const device::CardMemoryRanOut*>(&error);
-  return fail(ErrorCode::kOutOfMemory,
-              fmt::format("{}; a shorter context (--ctx) needs less",
-                          of_card != nullptr ? of_card->what() : "the memory ran out"));
-}
+constexpr const char* kShorter = "a shorter context (--ctx) needs less";
 
 }  // namespace
 
@@ -246,14 +241,14 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
   out.finish = word(made.finish);
   return out;
 } catch (const std::bad_alloc& error) {
-  return out_of_memory(error);
+  return api::out_of_memory(error, kShorter);
 }
 
 Result<void> Session::logits(std::span<const int32_t> ids, const OnRow& on_row) try {
   NIBBLE_ASSIGN(generate::Sequence * sequence, impl_->ready());
   return sequence->append(ids, on_row);
 } catch (const std::bad_alloc& error) {
-  return out_of_memory(error);
+  return api::out_of_memory(error, kShorter);
 }
 
 Result<Matrix> Session::logits(std::span<const int32_t> ids) {
@@ -263,7 +258,7 @@ Result<Matrix> Session::logits(std::span<const int32_t> ids) {
   try {
     out.values.reserve(static_cast<size_t>(out.rows * out.columns));
   } catch (const std::bad_alloc& error) {
-    return out_of_memory(error);
+    return api::out_of_memory(error, kShorter);
   }
   NIBBLE_TRY(logits(ids, [&out](int64_t, std::span<const float> row) {
     out.values.insert(out.values.end(), row.begin(), row.end());
@@ -285,6 +280,13 @@ Result<Plan> inspect(const std::string& path, const Options& options) try {
   return api::inspect(path, options);
 } catch (const std::bad_alloc&) {
   return fail(ErrorCode::kOutOfMemory, fmt::format("{}: the memory ran out", path));
+}
+
+Failure api::out_of_memory(const std::bad_alloc& error, std::string_view what_needs_less) {
+  const auto* of_card = dynamic_cast<const device::CardMemoryRanOut*>(&error);
+  return fail(ErrorCode::kOutOfMemory,
+              fmt::format("{}{}{}", of_card != nullptr ? of_card->what() : "the memory ran out",
+                          what_needs_less.empty() ? "" : "; ", what_needs_less));
 }
 
 }  // namespace nibble

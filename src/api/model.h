@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/options.h"
@@ -30,4 +32,10 @@ struct Model::Impl {
   std::vector<std::string> notes;
 };
 
+namespace api {
+
+// Whose memory ran out, and what would need less ("" if nothing is known that would).
+Failure out_of_memory(const std::bad_alloc& error, std::string_view what_needs_less);
+
+}  // namespace api
 }  // namespace nibble

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -33,41 +35,15 @@ constexpr std::string_view kKindNames[] = {"FP8",   "MXFP8", "INT8",         "IN
                                            "NVFP4", "MXFP4", "W4AFP8's int4"};
 std::string_view name_of(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
 
-ActivationFormat dynamic(ActivationFormat::Type type, int64_t group = 0) {
-  ActivationFormat out;
-  out.type = type;
-  out.group = group;
-  if (group != 0) out.granularity = ActivationFormat::Granularity::kGroup;
-  return out;
-}
-
-ActivationFormat fixed(ActivationFormat::Type type) {
-  ActivationFormat out;
-  out.type = type;
-  out.granularity = ActivationFormat::Granularity::kTensor;
-  out.is_static = true;
-  return out;
-}
-
-ActivationFormat micro_scaled(ActivationFormat::Type type, int64_t group,
-                              ActivationFormat::ScaleRule rule) {
-  ActivationFormat out = dynamic(type, group);
-  out.scale_rule = rule;
-  return out;
-}
-
 const ActivationFormat kFloatInput = {};
-const ActivationFormat kStaticE4M3 = fixed(ActivationFormat::Type::kE4M3);
-const ActivationFormat kTokenE4M3 = dynamic(ActivationFormat::Type::kE4M3);
-const ActivationFormat kGroupE4M3 = dynamic(ActivationFormat::Type::kE4M3, 128);
-const ActivationFormat kStaticS8 = fixed(ActivationFormat::Type::kS8);
+const ActivationFormat kStaticE4M3 = stored_scale(ActivationType::kE4M3);
+const ActivationFormat kTokenE4M3 = per_token(ActivationType::kE4M3);
+const ActivationFormat kGroupE4M3 = per_group(ActivationType::kE4M3, 128);
+const ActivationFormat kStaticS8 = stored_scale(ActivationType::kS8);
 // ModelOpt rounds the scales of MX groups up.
-const ActivationFormat kMxE4M3 =
-    micro_scaled(ActivationFormat::Type::kE4M3, 32, ActivationFormat::ScaleRule::kE8M0Ceil);
-const ActivationFormat kMxE2M1 =
-    micro_scaled(ActivationFormat::Type::kE2M1, 32, ActivationFormat::ScaleRule::kE8M0Ceil);
-const ActivationFormat kNvE2M1 =
-    micro_scaled(ActivationFormat::Type::kE2M1, 16, ActivationFormat::ScaleRule::kE4M3);
+const ActivationFormat kMxE4M3 = per_group(ActivationType::kE4M3, 32, ScaleRule::kE8M0Ceil);
+const ActivationFormat kMxE2M1 = per_group(ActivationType::kE2M1, 32, ScaleRule::kE8M0Ceil);
+const ActivationFormat kNvE2M1 = per_group(ActivationType::kE2M1, 16, ScaleRule::kE4M3);
 
 struct Algorithm {
   std::string_view name;
@@ -380,14 +356,8 @@ Result<ModelOptSettings> read_modelopt(const base::Json& dictionary,
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(inner, key));
     out.exclude.insert(out.exclude.end(), names.begin(), names.end());
   }
-  const base::Json* layers = inner.find_set("quantized_layers");
-  if (layers == nullptr) return out;
-  if (!layers->is_object()) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: quantized_layers: expected an object of layers, found {}",
-                            inner.where(), layers->describe()));
-  }
-  for (const auto& [name, entry] : layers->as_object()) {
+  NIBBLE_ASSIGN(const base::JsonObject layers, objects_key(inner, "quantized_layers"));
+  for (const auto& [name, entry] : layers) {
     NIBBLE_ASSIGN(ModelOptAlgo algo, read_algo(entry, false));
     out.layers.emplace_back(name, std::move(algo));
   }

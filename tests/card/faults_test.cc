@@ -260,6 +260,33 @@ TEST_F(FakeCard, memory_may_run_out_at_any_byte) {
   EXPECT_GT(refusals, 5);
 }
 
+// In pages, where the sentence is a result, and in scratch memory, where it is an exception.
+TEST_F(FakeCard, every_command_names_the_card_whose_memory_ran_out) {
+  is("");
+  Options options;
+  options.device = "cuda";
+  options.ctx = 1024;
+  BenchOptions once;
+  once.prompt = {300};
+  once.generate = {};
+  once.repetitions = 1;
+  int refusals = 0;
+  for (int64_t more = 0;; more += 40000) {
+    auto model = Model::load(kModel, options);
+    ASSERT_TRUE(model) << model.error().message;
+    is("wall=" + std::to_string(taken() + more));
+    const auto rows = bench(*model, once, {});
+    is("");
+    if (rows) break;
+    ++refusals;
+    EXPECT_EQ(rows.error().code, ErrorCode::kOutOfMemory);
+    EXPECT_EQ(rows.error().message.rfind("the memory of the card ran out: ", 0), 0u)
+        << rows.error().message;
+    EXPECT_NE(rows.error().message.find("NVIDIA Fake"), std::string::npos);
+  }
+  EXPECT_GT(refusals, 5);
+}
+
 // What kernels are told of a cache has all of its pages, and its scales, also after memory ran out
 // when some of them had been taken and fewer are wanted then.
 TEST_F(FakeCard, a_cache_that_ran_out_of_memory_half_way_tells_kernels_of_all_its_pages) {

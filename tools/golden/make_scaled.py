@@ -22,6 +22,8 @@ E8M0 = torch.float8_e8m0fnu
 O_PROJ = "model.layers.0.self_attn.o_proj"
 RAGGED = dict(intermediate_size=144)
 WIDE = dict(hidden_size=128, intermediate_size=128)
+NARROW = dict(hidden_size=128, intermediate_size=32, head_dim=16, num_attention_heads=2,
+              num_key_value_heads=2, vocab_size=32)  # fmt: skip
 
 
 def spread(scale, area, shape):
@@ -108,8 +110,10 @@ def int8(weight, area, name="weight_scale"):
     return {"weight": code.to(torch.int8), name: scale}, (code + 0.0) * full
 
 
-def qoq(weight, grouped):
-    """Progressive: int8 by output, then 4 bits by 128 inputs; packed by deepcompressor."""
+def qoq(weight, grouped, own_order=False):
+    """Progressive: int8 by output, then 4 bits by 128 inputs; packed by deepcompressor.
+
+    own_order: the second level as deepcompressor orders it, not as QServe does."""
     rows, columns = weight.shape
     if not grouped:
         low, high = weight.amin(1).clamp(max=0), weight.amax(1).clamp(min=0)
@@ -134,6 +138,9 @@ def qoq(weight, grouped):
     made = convert_to_qserve_w4x8y16_linear_weight(
         exact.half(), first, zero.clone(), second.clone(), zero_pre_scaled=True
     )
+    if own_order:
+        return {"qweight": made[0], "s1_scales": made[1], "s2_scales": made[3],
+                "s2_zeros": made[2]}, exact  # fmt: skip
     # Its order of the second level is not what QServe's converter writes and its kernels read: for
     # outputs 0, 8, 16, 24, 1, 9, ... among 32.
     stored = {"qweight": made[0], "s1_scales": made[1], "s2_scales": qserve_order(second),
@@ -207,6 +214,11 @@ CASES = {
         WIDE, lambda w: qoq(w, True), token_s8,
         {"quant_method": "qoq", "wbits": 4, "group_size": 128}, {"dtype": torch.float16},
     ),
+    # What deepcompressor saves: its name for the file, and no quantization_config.
+    ("qoq", "deepcompressor"): (
+        NARROW, lambda w: qoq(w, True, own_order=True), token_s8, None,
+        {"dtype": torch.float16, "skip": ["o_proj", "down_proj"], "file": "quant_model.pt"},
+    ),
 }  # fmt: skip
 
 
@@ -228,9 +240,12 @@ def make(scheme, case):
             tensors[f"{name}.input_scale"] = options["input_scale"].clone()
     folder = save_folder(GOLDEN / scheme / case, config, tensors, quantization)
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if "file" in options:
+        (folder / "model.safetensors").unlink()
+        torch.save({k: v.clone() for k, v in tensors.items()}, folder / options["file"])
     run = {} if activation is None else {name: activation for name in weights}
     packages = ["torch", "transformers"] + (["deepcompressor-toolkit"] if scheme == "qoq" else [])
-    notes = "qweight packed by deepcompressor" if scheme == "qoq" else "by formula, no tool run"
+    notes = "codes packed by deepcompressor" if scheme == "qoq" else "by formula, no tool run"
     write_expected(folder, config, tensors, weights, run, __file__, packages, notes)
 
 
@@ -269,7 +284,7 @@ def make_online():
 
 if __name__ == "__main__":
     for scheme, case in CASES:
-        if not sys.argv[1:] or scheme in sys.argv[1:]:
+        if not {scheme, f"{scheme}/{case}"}.isdisjoint(sys.argv[1:] or [scheme]):
             make(scheme, case)
     if not sys.argv[1:] or "online" in sys.argv[1:]:
         make_online()

@@ -32,12 +32,10 @@ void for_kinds(int n, int k, const Call& call) {
   }
 }
 
-// Of 4 bits: others are not given to these kernels (cuda_matmul.cc).
 TEST(cuda_plans, what_is_chosen_for_many_tokens_can_run) {
   for (const int n : {1, 64, 1000, 4096, 6144, 28672, 57344, 256000}) {
     for (const int k : {128, 512, 4096, 8192, 14336, 57344}) {
       for_kinds(n, k, [&](W4Args w, const std::string& what) {
-        if (w.bits != 4) return;
         for (const int processors : {kProcessors, 114, 78}) {
           for (int m = 1; m <= 2100; m += m < 300 ? 1 : 37) {
             w.m = m;

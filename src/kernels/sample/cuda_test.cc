@@ -38,7 +38,7 @@ class SampleOnCard : public testing::Test {
       host.accept(id);
       card.accept(id);
     }
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 12; ++i) {
       const int32_t want = host.sample(logits);
       const auto got =
           card.sample_on_card(*card_, placed->data(), static_cast<int64_t>(logits.size()));

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "quant/awq_layout.h"
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -79,7 +80,7 @@ class AwqConfig : public QuantizationConfig {
     }
     const bool old_group = dictionary.find_set("group_size") == nullptr;
     NIBBLE_ASSIGN(group_, group_size_key(dictionary, old_group ? "q_group_size" : "group_size"));
-    NIBBLE_ASSIGN(const bool zero_point, dictionary.get_bool_or("zero_point", true));
+    NIBBLE_ASSIGN(const bool zero_point, bool_key_or(dictionary, "zero_point", true));
     if (!zero_point) {
       notes.push_back(
           fmt::format("{}: zero_point is false; the stored zero points are used", where));

@@ -179,7 +179,7 @@ TEST(modelopt, a_mixture_names_the_algorithm_of_each_layer) {
       0u);
   EXPECT_EQ(message(parse_config(TestCheckpoint(),
                                  flat("MIXED_PRECISION", R"(, "quantized_layers": ["a"])"))),
-            kAt + "quantized_layers: expected an object of layers, found a list of 1");
+            kAt + "quantized_layers: expected an object, found a list of 1");
 }
 
 TEST(modelopt, a_mixture_without_layers_is_read_as_its_tensors_are_stored) {
