@@ -395,7 +395,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
   if constexpr (S::kXIsF32) {
     load_x<S>(w, place, inputs, mine, row_warp);
   } else {
-    if (lane == 0) copy_x<S>(w, place, bars, shared_address(inputs.x), inputs.stride);
+    if (elect()) copy_x<S>(w, place, bars, shared_address(inputs.x), inputs.stride);
     __syncwarp();
   }
   int segment = 0;  // the first that was not waited for
@@ -646,7 +646,6 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const Memory at = memory_of<S>(w.m, w.slice, w.ranks, w.stages);
   const Place place(w);
   const Barriers bars(shared_address(shared + at.barriers), w.stages);
@@ -669,7 +668,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   };
   let_later_grid_start();
   if (warp == S::kWarps) {
-    if (lane == 0) produce<S>(w, place, bars, shared_address(shared));
+    if (elect()) produce<S>(w, place, bars, shared_address(shared));
     __syncwarp();
     others_began();
     return;
