@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "quant/act_order.h"
 #include "quant/packed_words.h"
 #include "quant/scheme.h"
@@ -11,25 +13,7 @@ namespace nibble::quant {
 namespace {
 
 using tensor::DType;
-using tensor::Element;
 using tensor::TensorView;
-
-Element element_of(const GptqLayout& p) {
-  switch (p.bits) {
-    case 2:
-      return p.sym ? Element::kS2 : Element::kU2;
-    case 3:
-      return p.sym ? Element::kS3 : Element::kU3;
-    case 4:
-      return p.sym ? Element::kS4 : Element::kU4;
-    case 5:
-      return p.sym ? Element::kS5 : Element::kU5;
-    case 6:
-      return p.sym ? Element::kS6 : Element::kU6;
-    default:
-      return p.sym ? Element::kS8 : Element::kU8;
-  }
-}
 
 class GptqMethod : public LinearMethod {
  public:
@@ -61,7 +45,7 @@ class GptqMethod : public LinearMethod {
 
   tensor::WeightFormat weight_format() const override {
     tensor::WeightFormat format;
-    format.element = element_of(p_);
+    format.element = integer_element(p_.bits, p_.sym);
     format.scaled = true;
     format.group_k = p_.group;
     format.scale_type = scale_type_;
@@ -106,6 +90,10 @@ class GptqMethod : public LinearMethod {
         if (p_.sym && z != half) return asymmetric_zero(g, i, z, half);
         out[static_cast<size_t>(g * n + i)] = static_cast<float>(z);
       }
+    }
+    const auto one_above = static_cast<float>(half + 1);
+    if (p_.unlabelled && !p_.v2 && std::count(out.begin(), out.end(), one_above) == groups * n) {
+      std::fill(out.begin(), out.end(), static_cast<float>(half));
     }
     return out;
   }

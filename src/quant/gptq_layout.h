@@ -31,6 +31,9 @@ struct GptqLayout {
   bool v2 = false;
   // Symmetric zero points tell their version themselves; true where the dialect's label does not.
   bool any_version = false;
+  // No label at all: a layer whose stored zero points are all 2^(b-1) is of version 2 and
+  // symmetric.
+  bool unlabelled = false;
   std::string version = "checkpoint_format is gptq";  // what says v2, in messages
 };
 

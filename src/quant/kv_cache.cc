@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -74,8 +75,8 @@ Result<KvCacheConfig> read_scheme(const Json& scheme, bool promised) {
   NIBBLE_ASSIGN(const std::string type, scheme.get_string_or("type", "int"));
   NIBBLE_ASSIGN(const int64_t bits, int_key_or(scheme, "num_bits", 8));
   NIBBLE_ASSIGN(const std::string strategy, scheme.get_string_or("strategy", "tensor"));
-  const Json* dynamic = scheme.find_set("dynamic");
-  out.dynamic = dynamic != nullptr && !(dynamic->is_bool() && !dynamic->as_bool());
+  NIBBLE_ASSIGN(const std::string dynamic, word_key(scheme, "dynamic", {"false", "true", "local"}));
+  out.dynamic = dynamic != "false";
   out.promised = promised && !out.dynamic;
   if (bits != 8 || (type != "float" && type != "int")) {
     out.unsupported = fmt::format("{}: a cache of {} bits of type {}", out.where, bits, type);
@@ -137,7 +138,7 @@ Result<KvCacheConfig> read_group(const Json& dictionary) {
     return out;
   }
   NIBBLE_ASSIGN(const std::string type, output->get_string_or("dtype", "fp8_e4m3"));
-  NIBBLE_ASSIGN(out.dynamic, output->get_bool_or("is_dynamic", false));
+  NIBBLE_ASSIGN(out.dynamic, bool_key_or(*output, "is_dynamic", false));
   out.promised = !out.dynamic;
   set_type_by_word(type, out);
   return out;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -33,41 +35,15 @@ constexpr std::string_view kKindNames[] = {"FP8",   "MXFP8", "INT8",         "IN
                                            "NVFP4", "MXFP4", "W4AFP8's int4"};
 std::string_view name_of(Kind kind) { return kKindNames[static_cast<int>(kind)]; }
 
-ActivationFormat dynamic(ActivationFormat::Type type, int64_t group = 0) {
-  ActivationFormat out;
-  out.type = type;
-  out.group = group;
-  if (group != 0) out.granularity = ActivationFormat::Granularity::kGroup;
-  return out;
-}
-
-ActivationFormat fixed(ActivationFormat::Type type) {
-  ActivationFormat out;
-  out.type = type;
-  out.granularity = ActivationFormat::Granularity::kTensor;
-  out.is_static = true;
-  return out;
-}
-
-ActivationFormat micro_scaled(ActivationFormat::Type type, int64_t group,
-                              ActivationFormat::ScaleRule rule) {
-  ActivationFormat out = dynamic(type, group);
-  out.scale_rule = rule;
-  return out;
-}
-
 const ActivationFormat kFloatInput = {};
-const ActivationFormat kStaticE4M3 = fixed(ActivationFormat::Type::kE4M3);
-const ActivationFormat kTokenE4M3 = dynamic(ActivationFormat::Type::kE4M3);
-const ActivationFormat kGroupE4M3 = dynamic(ActivationFormat::Type::kE4M3, 128);
-const ActivationFormat kStaticS8 = fixed(ActivationFormat::Type::kS8);
+const ActivationFormat kStaticE4M3 = stored_scale(ActivationType::kE4M3);
+const ActivationFormat kTokenE4M3 = per_token(ActivationType::kE4M3);
+const ActivationFormat kGroupE4M3 = per_group(ActivationType::kE4M3, 128);
+const ActivationFormat kStaticS8 = stored_scale(ActivationType::kS8);
 // ModelOpt rounds the scales of MX groups up.
-const ActivationFormat kMxE4M3 =
-    micro_scaled(ActivationFormat::Type::kE4M3, 32, ActivationFormat::ScaleRule::kE8M0Ceil);
-const ActivationFormat kMxE2M1 =
-    micro_scaled(ActivationFormat::Type::kE2M1, 32, ActivationFormat::ScaleRule::kE8M0Ceil);
-const ActivationFormat kNvE2M1 =
-    micro_scaled(ActivationFormat::Type::kE2M1, 16, ActivationFormat::ScaleRule::kE4M3);
+const ActivationFormat kMxE4M3 = per_group(ActivationType::kE4M3, 32, ScaleRule::kE8M0Ceil);
+const ActivationFormat kMxE2M1 = per_group(ActivationType::kE2M1, 32, ScaleRule::kE8M0Ceil);
+const ActivationFormat kNvE2M1 = per_group(ActivationType::kE2M1, 16, ScaleRule::kE4M3);
 
 struct Algorithm {
   std::string_view name;
@@ -191,23 +167,15 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // One layer's tensors, and what they are.
 class StoredLayer {
  public:
-  StoredLayer(const LinearLayer& layer, const TensorLookup& tensors)
-      : layer_(layer), weight_(find_tensor(tensors, layer.module, "weight")) {
-    scale_ = find_tensor(tensors, layer.module, "weight_scale");
-    if (scale_ == nullptr) {
-      scale_ = find_tensor(tensors, layer.module, "weight_scale_inv");
-      inverse_ = scale_ != nullptr;
-    }
-  }
+  StoredLayer(const LinearLayer& layer, const TensorInfo& weight, const ScaleBeside& scale)
+      : layer_(layer),
+        weight_(&weight),
+        scale_(scale.info),
+        inverse_(scale.suffix == "weight_scale_inv") {}
 
-  bool plain() const { return weight_ == nullptr || tensor::is_plain_float(weight_->dtype); }
   bool inverse() const { return inverse_; }
 
   Result<Kind> kind() const {
-    if (scale_ == nullptr) {
-      return fail(ErrorCode::kNotFound, fmt::format("{} has no scale: {}.weight_scale is missing",
-                                                    describe(*weight_), layer_.module));
-    }
     const tensor::Shape bytes = {layer_.n, layer_.k}, along_k = {layer_.n, layer_.k / 2},
                         along_n = {layer_.n / 2, layer_.k};
     const DType weight = weight_->dtype, scale = scale_->dtype;
@@ -312,8 +280,8 @@ class StoredLayer {
 
   const LinearLayer& layer_;
   const TensorInfo* weight_;
-  const TensorInfo* scale_ = nullptr;
-  bool inverse_ = false;
+  const TensorInfo* scale_;
+  bool inverse_;
 };
 
 // An algorithm that may have written a layer, and what it does to inputs.
@@ -380,14 +348,8 @@ Result<ModelOptSettings> read_modelopt(const base::Json& dictionary,
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(inner, key));
     out.exclude.insert(out.exclude.end(), names.begin(), names.end());
   }
-  const base::Json* layers = inner.find_set("quantized_layers");
-  if (layers == nullptr) return out;
-  if (!layers->is_object()) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: quantized_layers: expected an object of layers, found {}",
-                            inner.where(), layers->describe()));
-  }
-  for (const auto& [name, entry] : layers->as_object()) {
+  NIBBLE_ASSIGN(const base::JsonObject layers, objects_key(inner, "quantized_layers"));
+  for (const auto& [name, entry] : layers) {
     NIBBLE_ASSIGN(ModelOptAlgo algo, read_algo(entry, false));
     out.layers.emplace_back(name, std::move(algo));
   }
@@ -431,8 +393,12 @@ std::string difference(const ModelOptSettings& a, const ModelOptSettings& b) {
 Result<std::unique_ptr<LinearMethod>> modelopt_method(
     std::string_view scheme, const LinearLayer& layer, const TensorLookup& tensors,
     const ModelOptAlgo& algo, std::string_view where, ModelOptInputs inputs) {
-  const StoredLayer stored(layer, tensors);
-  if (stored.plain()) return unquantized_method(layer, tensors);
+  const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
+  if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
+    return unquantized_method(layer, tensors);
+  }
+  NIBBLE_ASSIGN(const ScaleBeside scale, scale_beside(layer, tensors, *weight));
+  const StoredLayer stored(layer, *weight, scale);
   NIBBLE_ASSIGN(const Kind kind, stored.kind());
   const Algorithm* algorithm = find_algorithm(algo.name);
   if (algorithm != nullptr && algorithm->kind != kind) {

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "quant/activations.h"
 #include "quant/float6.h"
+#include "quant/keys.h"
 #include "quant/packed_words.h"
 #include "quant/stored.h"
 
@@ -47,6 +50,8 @@ Layout code_layout(Codes codes, int64_t n, int64_t k) {
       return {{n / 2, k}, {0, 2}, {1}};
     case Codes::kE2M3:
     case Codes::kE3M2:
+    case Codes::kSplitE2M3:
+    case Codes::kSplitE3M2:
       return {{n, k / 4 * 3}, {0}, {1, 4, 3}};
     case Codes::kBlocks:
       break;
@@ -85,14 +90,32 @@ void unpack_nibbles(const TensorView& packed, Codes codes, bool is_signed, int64
   }
 }
 
-bool is_float6(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kE3M2; }
+bool is_split(Codes codes) { return codes == Codes::kSplitE2M3 || codes == Codes::kSplitE3M2; }
+bool is_e2m3(Codes codes) { return codes == Codes::kE2M3 || codes == Codes::kSplitE2M3; }
+bool is_float6(Codes codes) { return is_e2m3(codes) || is_split(codes) || codes == Codes::kE3M2; }
+
+// Four codes of 6 bits from three bytes as Codes::kSplitE2M3 draws them.
+void unpack_split(const std::byte* row, int64_t k, uint8_t* code) {
+  const auto* from = reinterpret_cast<const uint8_t*>(row);
+  for (int64_t i = 0; i < k; i += 4, from += 3) {
+    for (int64_t j = 0; j < 4; ++j) {
+      const int upper = from[0] >> (6 - 2 * j) & 3;
+      const int lower = from[1 + j / 2] >> (j % 2 == 0 ? 4 : 0) & 15;
+      code[i + j] = static_cast<uint8_t>(upper << 4 | lower);
+    }
+  }
+}
 
 void unpack_float6(const TensorView& packed, Codes codes, int64_t n, int64_t k, uint8_t* code) {
   const std::array<uint8_t, 64>& held =
-      codes == Codes::kE2M3 ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
+      is_e2m3(codes) ? e4m3_of_e2m3_codes() : e5m2_of_e3m2_codes();
   const int64_t bytes = k / 4 * 3;
   for (int64_t row = 0; row < n; ++row, code += k) {
-    unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    if (is_split(codes)) {
+      unpack_split(packed.data + row * bytes, k, code);
+    } else {
+      unpack_row(packed.data + row * bytes, bytes, k, 6, RowPacking::kDense, 0, code);
+    }
     for (int64_t i = 0; i < k; ++i) code[i] = held[code[i]];
   }
 }
@@ -141,7 +164,7 @@ class ScaledCodesMethod : public LinearMethod {
       format.group_k = codes_.area.k;
     }
     if (is_float6(codes_.codes) && codes_.area.n == 1 && codes_.area.k == 32) {
-      format.stored_as = codes_.codes == Codes::kE2M3 ? "e2m3g32" : "e3m2g32";
+      format.stored_as = is_e2m3(codes_.codes) ? "e2m3g32" : "e3m2g32";
     }
     return format;
   }
@@ -203,7 +226,11 @@ class ScaledCodesMethod : public LinearMethod {
   Result<void> scale_weight(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
     NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
-    NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
+    if (codes_.signed_exponents) {
+      NIBBLE_ASSIGN(out.scale, read_exponents(*scales));
+    } else {
+      NIBBLE_ASSIGN(out.scale, read_weight_scales(*scales, codes_.scale));
+    }
     if (codes_.area.per_part) {
       NIBBLE_ASSIGN(out.scale, one_per_output(out.scale, out.n));
     }
@@ -215,6 +242,21 @@ class ScaledCodesMethod : public LinearMethod {
       scale = codes_.scale2_divides ? scale / value[0] : scale * value[0];
     }
     return {};
+  }
+
+  // 2^s8, of which 2^-128 is no scale of e8m0.
+  Result<std::vector<float>> read_exponents(const TensorView& view) const {
+    std::vector<float> out;
+    for (uint64_t i = 0; i < view.bytes; ++i) {
+      const int exponent = static_cast<int8_t>(view.data[i]);
+      if (exponent == -128) {
+        return fail(ErrorCode::kCorrupt,
+                    fmt::format("{} is the exponent -128; those of scales begin at -127",
+                                element_name(codes_.scale, view.shape, i)));
+      }
+      out.push_back(std::ldexp(1.0f, exponent));
+    }
+    return out;
   }
 
   void add_input_scale(const LinearLayer& layer, const TensorLookup& tensors) {
@@ -295,24 +337,6 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
-// The power of two that cuts `size` into `count`; 0: there is none, or several.
-int64_t block_of(int64_t size, int64_t count) {
-  for (int64_t block = 2; count > 1 && block < size; block *= 2) {
-    if (ceil_div(size, block) == count) return block;
-  }
-  return 0;
-}
-
-// The blocks of which a scale has so many: powers of two. Where there is one block along N or K,
-// its size is that of the other side. {0, 0}: no such blocks.
-Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale) {
-  if (scale.size() != 2) return {};
-  Area out = {block_of(layer.n, scale[0]), block_of(layer.k, scale[1])};
-  if (out.n == 0 && scale[0] == 1 && out.k >= layer.n) out.n = out.k;
-  if (out.k == 0 && scale[1] == 1 && out.n >= layer.k) out.k = out.n;
-  return out.n == 0 || out.k == 0 ? Area{} : out;
-}
-
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -327,7 +351,7 @@ Element element_of_fp8(DType dtype) {
 }
 
 Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area block,
-                     std::string_view block_key) {
+                     std::string_view block_key, const BlockSizes* all) {
   const tensor::Shape shape = squeezed(scale.shape);
   const auto parts = static_cast<int64_t>(layer.parts.size());
   if (block.n != 0) {
@@ -341,11 +365,33 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
-  if (const Area found = blocks_of(layer, scale.shape); found.k != 0) return found;
+  BlockSizes own, sizes;
+  if (scale.shape.size() == 2) {
+    own.see({layer.n, layer.k}, scale.shape);
+    // As the whole checkpoint has them, unless its layers differ.
+    sizes = all == nullptr ? own : *all;
+    sizes.see({layer.n, layer.k}, scale.shape);
+    if (sizes.empty()) sizes = own;
+  }
+  const bool blocks = scale.shape.size() == 2 && !sizes.empty();
+  const auto found = blocks ? sizes.find() : std::nullopt;
+  if (found) return Area{found->first, found->second};
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
-                          "given",
-                          scale.name, tensor::to_string(scale.shape), layer.n, block_key));
+                          "given{}",
+                          scale.name, tensor::to_string(scale.shape), layer.n, block_key,
+                          blocks ? fmt::format(": blocks of {} x {} would have as many",
+                                               sizes.n.range(), sizes.k.range())
+                                 : ""));
+}
+
+Result<ScaleBeside> scale_beside(const LinearLayer& layer, const TensorLookup& tensors,
+                                 const TensorInfo& codes) {
+  for (const char* suffix : {"weight_scale_inv", "weight_scale"}) {
+    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
+    if (scale != nullptr) return ScaleBeside{suffix, scale};
+  }
+  return no_scale(layer, codes, tensors);
 }
 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
@@ -405,34 +451,37 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         fmt::format("{}: expected {} or a plain float, found {}", weight->name,
                     is_fp8(types[0]) ? "a type of fp8" : "s8", tensor::name(weight->dtype)));
   }
-  for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
-    if (scale == nullptr) continue;
-    ScaledCodes codes{
-        .scheme = linears.scheme,
-        .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
-        .code_types = types,
-        .scale = std::string(suffix),
-        .activation = linears.activation,
-        .input_scale_unused = linears.input_scale_unused};
-    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key));
-    if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
-      if (codes.activation.is_static) {
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("{} {} has a scale per block, but the activations are static; "
-                                "block weights have dynamic activations",
-                                scale->name, tensor::to_string(scale->shape)));
-      }
-      codes.activation.granularity = tensor::ActivationFormat::Granularity::kGroup;
-      codes.activation.group = codes.area.k;
+  NIBBLE_ASSIGN(ScaleBeside scale, scale_beside(layer, tensors, *weight));
+  ScaledCodes codes{.scheme = linears.scheme,
+                    .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
+                    .code_types = types,
+                    .scale = std::move(scale.suffix),
+                    .activation = linears.activation,
+                    .input_scale_unused = linears.input_scale_unused};
+  NIBBLE_ASSIGN(codes.area, area_of(layer, *scale.info, linears.block, linears.block_key, &sizes_));
+  if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
+    if (codes.activation.is_static) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} {} has a scale per block, but the activations are static; "
+                              "block weights have dynamic activations",
+                              scale.info->name, tensor::to_string(scale.info->shape)));
     }
-    if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
-        find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
-      codes.input_scale = "activation_scale";  // transformers' name
-    }
-    return scaled_codes_method(layer, tensors, std::move(codes));
+    codes.activation = per_group(codes.activation.type, codes.area.k);
   }
-  return no_scale(layer, *weight, tensors);
+  if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
+      find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
+    codes.input_scale = "activation_scale";  // transformers' name
+  }
+  return scaled_codes_method(layer, tensors, std::move(codes));
+}
+
+void ScaledCodesConfig::find_blocks(const TensorLookup& tensors) {
+  sizes_ = block_sizes_of(tensors);
+  const auto found = sizes_.find();
+  if (!found || (sizes_.n.whole() && sizes_.k.whole())) return;
+  notes.push_back(
+      fmt::format("{} is not given: blocks of {} x {} are taken from the shapes of the scales",
+                  linears.block_key, found->first, found->second));
 }
 
 Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
@@ -441,9 +490,7 @@ Result<void> ScaledCodesConfig::read_ignored(const base::Json& dictionary,
   return {};
 }
 
-Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
-                                             tensor::ActivationFormat::Type type) {
-  using Activation = tensor::ActivationFormat;
+Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts, ActivationType type) {
   std::string said;
   if (facts.quantization != nullptr) {
     const base::Json& dictionary = *facts.quantization;
@@ -451,7 +498,7 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
                "quant_method is_dynamic activation_scheme ignore ignored_layers "
                "modules_to_not_convert",
                "packed_modules_mapping", warnings);
-    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("is_dynamic", false));
+    NIBBLE_ASSIGN(const bool dynamic, bool_key_or(dictionary, "is_dynamic", false));
     if (dictionary.find_set("activation_scheme") != nullptr) {
       NIBBLE_ASSIGN(said, choice_key(dictionary, "activation_scheme", {"dynamic", "static"}));
     } else if (dynamic) {  // false is only a default that nobody read
@@ -462,24 +509,15 @@ Result<void> ScaledCodesConfig::read_dynamic(const CheckpointFacts& facts,
   const bool stored =
       std::any_of(facts.tensors.all.begin(), facts.tensors.all.end(),
                   [](const TensorInfo& info) { return info.name.ends_with(".input_scale"); });
-  linears.activation.type = type;
-  if (said == "static" || (said.empty() && stored)) {
-    linears.activation.granularity = Activation::Granularity::kTensor;
-    linears.activation.is_static = true;
-  }
+  const bool is_static = said == "static" || (said.empty() && stored);
+  linears.activation = is_static ? stored_scale(type) : per_token(type);
+  find_blocks(facts.tensors);
   return {};
 }
 
 Result<Area> block_key(const base::Json& dictionary, std::string_view key) {
-  const base::Json* size = dictionary.find_set(key);
-  if (size == nullptr) return Area{};
-  const auto positive = [](const base::Json& v) { return v.is_int() && v.as_int() > 0; };
-  if (!size->is_array() || size->as_array().size() != 2 || !positive(size->as_array()[0]) ||
-      !positive(size->as_array()[1])) {
-    return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected two positive integers, found {}",
-                                                 dictionary.where(), key, size->dump()));
-  }
-  return Area{size->as_array()[0].as_int(), size->as_array()[1].as_int()};
+  NIBBLE_ASSIGN(const auto size, pair_key(dictionary, key));
+  return Area{size.first, size.second};
 }
 
 }  // namespace nibble::quant

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "nibble/result.h"
+#include "quant/block_sizes.h"
 #include "quant/method.h"
 #include "quant/scheme.h"
 
@@ -31,6 +32,10 @@ enum class Codes : uint8_t {
   kBlocks,    // (N, K/32, 16)   32 inputs in 16 bytes, as kNibblesK
   kE2M3,      // (N, 3K/4)       four inputs in three bytes, lowest bits first; held as e4m3
   kE3M2,      // (N, 3K/4)       the same, held as e5m2
+  // Four inputs in three bytes, the first one highest: their upper two bits each in the first byte,
+  // the lower four of two inputs each in the others; held as kE2M3 and kE3M2 are.
+  kSplitE2M3,  // (N, 3K/4)
+  kSplitE3M2,  // (N, 3K/4)
 };
 
 // The outputs and inputs that share a scale; 0 is the whole dimension, as in WeightFormat.
@@ -58,7 +63,8 @@ struct ScaledCodes {
   std::string weight = "weight";
   std::string scale = "weight_scale";
   Area area;
-  std::string scale2;  // "": none
+  bool signed_exponents = false;  // scales of u8 are s8 exponents of two, not e8m0's
+  std::string scale2;             // "": none
   bool scale2_divides = false;
   tensor::ActivationFormat activation;
   // Read (and required) when the activations are static, or have scales on two levels. Stored
@@ -72,15 +78,24 @@ struct ScaledCodes {
 };
 
 // The area of a scale tensor, from its shape. `block` is what the config says, (0, 0) for nothing
-// (then blocks are found whose sides are powers of two), and `block_key` the key that says it.
-// Errors: the shape is none of the known ones; a config that gives blocks and a scale that is not
-// one per block.
+// (then blocks are found as block_sizes.h says, `all` of the checkpoint's or this layer's), and
+// `block_key` the key that says it. Errors: the shape is none of the known ones, or blocks of
+// several sizes would have it; a config that gives blocks and a scale that is not one per block.
 Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, Area block,
-                     std::string_view block_key);
+                     std::string_view block_key, const BlockSizes* all = nullptr);
+
+// The scale beside a layer's codes, under the name it has: weight_scale_inv or weight_scale. Error:
+// neither is stored.
+struct ScaleBeside {
+  std::string suffix;
+  const tensor::TensorInfo* info;
+};
+Result<ScaleBeside> scale_beside(const LinearLayer& layer, const TensorLookup& tensors,
+                                 const tensor::TensorInfo& codes);
 
 // The method for a layer whose tensors `codes` describes; they are looked up for their types.
 // Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks, by 4 for
-// kE2M3 and kE3M2.
+// codes of 6 bits.
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
                                                   const TensorLookup& tensors, ScaledCodes codes);
 
@@ -110,6 +125,9 @@ class ScaledCodesConfig : public QuantizationConfig {
   Result<void> read_ignored(const base::Json& dictionary,
                             std::initializer_list<std::string_view> keys);
 
+  // Blocks that no key gives, from all tensors; a note says what was found.
+  void find_blocks(const TensorLookup& tensors);
+
   // The whole of a config that says nothing but its name and a list (w8a8_fp8, w8a8_int8), also a
   // missing one: activations are dynamic per token, or static per tensor where input scales are
   // stored and nothing says otherwise.
@@ -119,6 +137,7 @@ class ScaledCodesConfig : public QuantizationConfig {
 
  private:
   NameMatcher ignored_;
+  BlockSizes sizes_;  // where no key gives them
 };
 
 // A key of two positive integers, a block of outputs x inputs; (0, 0) when absent or null.

@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 
+#include "quant/keys.h"
 #include "quant/names.h"
 #include "quant/rotations.h"
 #include "quant/stored.h"
@@ -108,8 +109,8 @@ std::string method_by_keys(const base::Json& dictionary) {
   }
   // transformers named no method before its version 4.32, when there was one.
   for (const char* key : {"load_in_4bit", "load_in_8bit"}) {
-    const base::Json* asked = dictionary.find(key);
-    if (asked != nullptr && asked->is_bool() && asked->as_bool()) return "bitsandbytes";
+    const Result<bool> asked = bool_key_or(dictionary, key, false);
+    if (asked && *asked) return "bitsandbytes";
   }
   return {};
 }
@@ -324,18 +325,22 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
 Result<Listed> QuantizationConfig::listed(const LinearLayer& layer) const {
   Listed out;
   for (const NameMatcher* list : matchers()) {
-    if (list->empty()) continue;
-    NIBBLE_ASSIGN(const std::optional<size_t> rule, list->match(layer.module));
-    Says says = list->only_these() && !layer.vocabulary ? Says::kLeftAlone : Says::kNothing;
-    if (rule) says = list->says(*rule);
-    const bool alone = says == Says::kLeftAlone;
-    if (says == Says::kNothing || out.says == Says::kLeftAlone) continue;
-    if (out.says != Says::kNothing && !alone) continue;
-    out.says = alone ? Says::kLeftAlone : Says::kQuantized;
-    out.by = rule ? fmt::format("{}: \"{}\"", list->where(), list->rules()[*rule])
-                  : fmt::format("{} (by not naming it)", list->where());
+    NIBBLE_ASSIGN(Listed one, listed_by(*list, layer));
+    if (one.says == Says::kNothing || out.says == Says::kLeftAlone) continue;
+    if (out.says == Says::kNothing || one.says == Says::kLeftAlone) out = std::move(one);
   }
   return out;
+}
+
+Result<Listed> listed_by(const NameMatcher& list, const LinearLayer& layer) {
+  if (list.empty()) return Listed{};
+  NIBBLE_ASSIGN(const std::optional<size_t> rule, list.match(layer.module));
+  Says says = list.only_these() && !layer.vocabulary ? Says::kLeftAlone : Says::kNothing;
+  if (rule) says = list.says(*rule);
+  if (says == Says::kNothing) return Listed{};
+  return Listed{says == Says::kLeftAlone ? says : Says::kQuantized,
+                rule ? fmt::format("{}: \"{}\"", list.where(), list.rules()[*rule])
+                     : fmt::format("{} (by not naming it)", list.where())};
 }
 
 Result<NameMatcher> names_list(const base::Json& dictionary,
@@ -370,6 +375,10 @@ bool stores_suffix(const TensorLookup& tensors, std::string_view suffix) {
 std::string_view method_by_tensors(const TensorLookup& tensors) {
   if (stores_suffix(tensors, ".W_q")) return "hqq";
   return stores_suffix(tensors, ".s1_scales") ? "qoq" : "";
+}
+
+std::string_view method_of(const CheckpointFacts& facts) {
+  return facts.method.empty() ? method_by_tensors(facts.tensors) : std::string_view(facts.method);
 }
 
 bool is_quantized_tensor(const tensor::TensorInfo& info) {

@@ -136,6 +136,9 @@ Result<std::unique_ptr<QuantizationConfig>> parse_dictionary(const CheckpointFac
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }
 
+// What one list says of a layer.
+Result<Listed> listed_by(const NameMatcher& list, const LinearLayer& layer);
+
 // The names under any of these keys, as one list that is named after the first.
 Result<NameMatcher> names_list(const base::Json& dictionary,
                                std::initializer_list<std::string_view> keys, Says says);
@@ -166,6 +169,9 @@ bool holds_nothing(const tensor::TensorInfo& info);
 // The method of a checkpoint that names none and is of a tool that never does ("hqq", "qoq"), by
 // what only that tool stores; "" when it is of no such tool.
 std::string_view method_by_tensors(const TensorLookup& tensors);
+
+// facts.method, or without one what the tensors say.
+std::string_view method_of(const CheckpointFacts& facts);
 
 // `<module>.<suffix>` in the checkpoint, or nullptr when it is absent.
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/number.h"
 
 namespace nibble::quant {
@@ -20,16 +20,6 @@ T element(const TensorView& view, size_t i) {
   T value;
   std::memcpy(&value, view.data + i * sizeof(T), sizeof(T));
   return value;
-}
-
-std::optional<int64_t> number_in(const base::Json& value) {
-  if (value.is_int()) return value.as_int();
-  if (!value.is_string()) return std::nullopt;
-  const std::string& text = value.as_string();
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 }  // namespace
@@ -129,6 +119,18 @@ Result<std::vector<float>> read_floats(const TensorView& view, std::string_view 
   return out;
 }
 
+tensor::Element integer_element(int64_t bits, bool is_signed) {
+  using tensor::Element;
+  constexpr std::array<Element, 7> kSigned = {Element::kS2, Element::kS3, Element::kS4,
+                                              Element::kS5, Element::kS6, Element::kS7,
+                                              Element::kS8};
+  constexpr std::array<Element, 7> kUnsigned = {Element::kU2, Element::kU3, Element::kU4,
+                                                Element::kU5, Element::kU6, Element::kU7,
+                                                Element::kU8};
+  NIBBLE_CHECK(bits >= 2 && bits <= 8);
+  return (is_signed ? kSigned : kUnsigned)[static_cast<size_t>(bits - 2)];
+}
+
 tensor::DType scale_type(const tensor::TensorInfo* stored) {
   return stored == nullptr ? DType::kF32 : stored->dtype;
 }
@@ -159,74 +161,6 @@ std::vector<float> transposed(std::span<const float> values, int64_t rows, int64
     }
   }
   return out;
-}
-
-Result<int64_t> int_key(const base::Json& dictionary, std::string_view key) {
-  const base::Json* value = dictionary.find_set(key);
-  if (value != nullptr) {
-    if (const std::optional<int64_t> number = number_in(*value)) return *number;
-  }
-  return dictionary.get_int(key);  // its error says what is wrong
-}
-
-Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback) {
-  if (dictionary.find_set(key) == nullptr) return fallback;
-  return int_key(dictionary, key);
-}
-
-Result<double> double_key_or(const base::Json& dictionary, std::string_view key, double fallback) {
-  const base::Json* value = dictionary.find_set(key);
-  if (value != nullptr && value->is_string()) {
-    const std::string& text = value->as_string();
-    double number = 0;
-    const char* end = text.data() + text.size();
-    const auto [read, error] = std::from_chars(text.data(), end, number);
-    if (error == std::errc() && read == end) return number;
-  }
-  return value == nullptr ? fallback : dictionary.get_double(key);
-}
-
-Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
-                               std::initializer_list<std::string_view> values) {
-  NIBBLE_ASSIGN(std::string value, dictionary.get_string_or(key, std::string(*values.begin())));
-  for (char& c : value) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  if (std::find(values.begin(), values.end(), value) != values.end()) return value;
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("{}: {} is \"{}\"; known are: {}", dictionary.where(), key, value,
-                          fmt::join(values, ", ")));
-}
-
-Result<std::vector<std::string>> names_key(const base::Json& dictionary, std::string_view key) {
-  std::vector<std::string> names;
-  const base::Json* list = dictionary.find_set(key);
-  std::vector<const base::Json*> todo;
-  if (list != nullptr) todo.push_back(list);
-  while (!todo.empty()) {
-    const base::Json* item = todo.back();
-    todo.pop_back();
-    if (item->is_array()) {
-      for (auto it = item->as_array().rbegin(); it != item->as_array().rend(); ++it) {
-        todo.push_back(&*it);
-      }
-    } else if (item->is_string() && item != list) {
-      names.push_back(item->as_string());
-    } else {
-      return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected a list of names, found {}",
-                                                   dictionary.where(), key, item->describe()));
-    }
-  }
-  return names;
-}
-
-Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key) {
-  NIBBLE_ASSIGN(const int64_t group, int_key(dictionary, key));
-  if (group == -1) return int64_t{0};
-  if (group > 0) return group;
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("{}: {}: expected -1 (all inputs) or a positive number, found {}",
-                          dictionary.where(), key, group));
 }
 
 Result<int64_t> group_of_count(const LinearLayer& layer, const tensor::TensorInfo& scales,

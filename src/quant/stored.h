@@ -1,15 +1,13 @@
-// What schemes share when they read stored tensors and configuration keys.
+// What schemes share when they read stored tensors.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
 #include "nibble/result.h"
 #include "quant/method.h"
 
@@ -44,6 +42,9 @@ Result<const tensor::TensorView*> need_count(const RawWeights& raw, Slot slot,
 // f32, e8m0 and e4m3 are read); an element that is nan or infinite (the message has its place).
 Result<std::vector<float>> read_floats(const tensor::TensorView& view, std::string_view suffix);
 
+// The element of integers of 2 to 8 bits.
+tensor::Element integer_element(int64_t bits, bool is_signed);
+
 // The type that holds what read_floats gave exactly: the stored one.
 tensor::DType scale_type(const tensor::TensorInfo* stored);
 
@@ -52,24 +53,6 @@ Result<std::vector<int32_t>> read_ints(const tensor::TensorView& view, std::stri
 
 // (rows, columns) -> (columns, rows).
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
-
-// An integer key; some tools write numbers as strings ("4"). Null counts as absent.
-Result<int64_t> int_key(const base::Json& dictionary, std::string_view key);
-Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback);
-
-// A string key with a closed list of values, in lower case; the first is the default. Error:
-// another value, named with the list.
-Result<std::string> choice_key(const base::Json& dictionary, std::string_view key,
-                               std::initializer_list<std::string_view> values);
-
-// A number, also one that is written as a string. Null counts as absent.
-Result<double> double_key_or(const base::Json& dictionary, std::string_view key, double fallback);
-
-// The names of a list of strings, or of lists of them. Empty when absent or null.
-Result<std::vector<std::string>> names_key(const base::Json& dictionary, std::string_view key);
-
-// A group size along K: -1 (all inputs) becomes 0, as WeightFormat has it. Error: 0 or below -1.
-Result<int64_t> group_size_key(const base::Json& dictionary, std::string_view key);
 
 // The size of the groups along K when `scales` has `groups` of them, 0 for one: K / groups, or
 // where that is not whole the power of two that makes as many. Error: there is none.

@@ -5,6 +5,9 @@ without the package's own __init__. Scales and zero points are round-to-nearest 
 formula (pseudo_quantize_tensor), without its search for smoothing scales, which the format does not
 show. Expected weights are the tool's dequantize_gemm with scales widened to float32. Group -1,
 where both functions of the tool fail, is packed and read as one group of all inputs.
+
+gemv is packed by WQLinear_GEMV, which the tool reads on a card alone: the expected weights are those
+that it was given, on their grid.
 """
 
 import importlib.util
@@ -17,6 +20,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 
 from common import GOLDEN, write_expected_weights, write_json, write_made_by
+from slim import linears, save_folder, slim_config, write_expected
 from tiny import as_transformers_4, float_model, fresh, logits, save_tokenizer, tiny_config
 from tiny import tiny_model, tiny_tokens, write_logits
 
@@ -28,12 +32,13 @@ def import_autoawq():
         package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
     from awq.modules.linear.gemm import WQLinear_GEMM
+    from awq.modules.linear.gemv import WQLinear_GEMV
     from awq.utils.packing_utils import dequantize_gemm
 
-    return WQLinear_GEMM, dequantize_gemm
+    return WQLinear_GEMM, WQLinear_GEMV, dequantize_gemm
 
 
-WQLinear_GEMM, dequantize_gemm = import_autoawq()
+WQLinear_GEMM, WQLinear_GEMV, dequantize_gemm = import_autoawq()
 
 ONE = dict(num_hidden_layers=1)
 SMALL = dict(ONE, hidden_size=64, intermediate_size=128)
@@ -187,6 +192,33 @@ def make(name):
     print(name, len(weights), "modules, logits", float(answer.std()))
 
 
+def make_gemv():
+    """Groups of 32: 1, 2 and 3 of them, in rows of scales padded to 32."""
+    config = slim_config(
+        dtype=torch.float16, head_dim=16, num_attention_heads=2, num_key_value_heads=1,
+        hidden_size=64, intermediate_size=96, vocab_size=32,
+    )  # fmt: skip
+    model = tiny_model(config, seed=231)
+    tensors = {k: v.half() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    weights = {}
+    for name in linears(model):
+        del tensors[f"{name}.weight"]
+        module = model.get_submodule(name)
+        module.weight.data[::11].abs_()  # rows of one sign have zero points 0 and 15
+        module.weight.data[1::13] = -module.weight.data[1::13].abs()
+        on_grid, scales, zeros = scales_and_zeros(module.weight.data.float(), 32, True)
+        module.weight.data = on_grid
+        packed = WQLinear_GEMV.from_linear(module, 4, 32, scales=scales, zeros=zeros)
+        tensors.update({f"{name}.{k}": v for k, v in packed.state_dict().items()})
+        weights[name] = on_grid
+    quantization = {"quant_method": "awq", "zero_point": True, "group_size": 32, "bits": 4,
+                    "version": "gemv", "modules_to_not_convert": None}  # fmt: skip
+    folder = save_folder(GOLDEN / "awq" / "gemv", config, tensors, quantization)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_expected(folder, config, tensors, weights, {}, __file__,
+                   ["autoawq", "torch", "transformers"], "Packed by autoawq's WQLinear_GEMV.")  # fmt: skip
+
+
 if __name__ == "__main__":
-    for case in sys.argv[1:] or CASES:
-        make(case)
+    for case in sys.argv[1:] or [*CASES, "gemv"]:
+        make_gemv() if case == "gemv" else make(case)

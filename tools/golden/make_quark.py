@@ -15,6 +15,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 import torch
 from quark.torch import ModelQuantizer, export_safetensors
 from quark.torch.quantization.config import config as quark
+from quark.torch.quantization.config.type import Dtype
 from quark.torch.utils.pack import create_pack_method
 from safetensors import safe_open
 
@@ -45,6 +46,21 @@ E2M3, E3M2 = (
     for kind in (quark.OCP_MXFP6E2M3Spec, quark.OCP_MXFP6E3M2Spec)
 )
 E4M3_INPUT = quark.OCP_MXFP8E4M3Spec(ch_axis=-1, is_dynamic=True)
+
+
+class Mx:
+    """The dtype "mx", which no class of the tool's own makes."""
+
+    def __init__(self, element, is_dynamic=False):
+        self.spec = quark.QTensorConfig(
+            dtype=Dtype.mx, mx_element_dtype=Dtype.from_str(element), is_dynamic=is_dynamic, ch_axis=-1,
+            group_size=32, scale_calculation_mode="even",
+        )  # fmt: skip
+
+    def to_quantization_spec(self):
+        return self.spec
+
+
 # dtype: bits of mantissa, the exponents of the smallest normal number and of the largest, the largest
 FLOATS = {"fp6_e2m3": (3, 0, 2, 7.5), "fp6_e3m2": (2, -2, 4, 28), "fp8_e4m3": (3, -6, 8, 448)}
 
@@ -67,6 +83,11 @@ CASES = {
     "mixed": (dict(SMALL, num_hidden_layers=2), MX, MX_INPUT, {"fp8_attention": True}),
     "mxfp6": (
         TINY, *E2M3, {"named": {"*self_attn*": E3M2, "*down_proj": (E3M2[0], E4M3_INPUT)}, "full": []},
+    ),
+    "mx": (
+        TINY, Mx("fp4"), Mx("fp4", True),
+        {"named": {"*self_attn*": (Mx("fp6_e2m3"), Mx("fp6_e3m2", True)),
+                   "*down_proj": (Mx("fp6_e3m2"), Mx("fp6_e2m3", True))}, "full": []},
     ),
 }
 
@@ -104,6 +125,11 @@ def quantize(folder, config, weight, inputs, options, seed):
 
 def exact_weight(tensors, name, spec):
     code, scale = tensors[f"{name}.weight"], tensors[f"{name}.weight_scale"]
+    if spec["dtype"] == "mx":  # put together again as the tool packs them: a scale before its codes
+        blocks = torch.cat([scale.reshape(-1, 1), code.reshape(scale.numel(), -1)], 1)
+        method = create_pack_method(None, "mx", spec["mx_element_dtype"])
+        values = method.unpack(blocks, True).float().reshape(-1, 33)
+        return (values[:, :1] * values[:, 1:]).reshape(code.shape[0], -1)
     if scale.dtype == torch.uint8:
         values = create_pack_method(spec["qscheme"], spec["dtype"]).unpack(code, True).float()
         return values * torch.pow(2.0, scale.float() - 127).repeat_interleave(32, 1)
@@ -126,6 +152,8 @@ def exact_weight(tensors, name, spec):
 def input_function(tensors, name, spec):
     if spec is None:
         return None
+    if spec["dtype"] == "mx":
+        spec = dict(spec, dtype=spec["mx_element_dtype"], qscheme="per_group")
 
     def to_float8(x):
         return x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype)

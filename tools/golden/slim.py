@@ -164,7 +164,9 @@ def write_expected(folder, config, tensors, weights, activations, script, packag
     for name, run in activations.items():
         module = model.get_submodule(name)
         module.register_forward_pre_hook(lambda _, inputs, run=run: (run(inputs[0]),))
-    tokens, answer, spread = stable_logits(model, slim_tokens)
+    tokens, answer, spread = stable_logits(
+        model, lambda **args: slim_tokens(**args) % config.vocab_size
+    )
     write_logits(expected, tokens=tokens, logits=answer)
     write_made_by(expected / "made_by.json", script, packages, notes)
     print(folder.name, len(weights), "modules, logits", float(answer.std()), "spread", spread)

@@ -1,5 +1,5 @@
 // cuda_flash.h: one token. A block has one KV head, up to 16 of the query heads that share it and a
-// part of the context; its four warps take 16 keys of every 64, each with its own ring of copies,
+// part of the context; its warps take 16 keys each of every tile, each with its own ring of copies,
 // so that they meet only at the end. The copies of what the cache already holds begin before the
 // kernels that make q, k and v have ended.
 //
@@ -12,8 +12,8 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kKeys = 16;  // of a warp in a tile
+constexpr int kMostShared = 226 << 10;  // of a block of Hopper, with some for what is static
+constexpr int kKeys = 16;               // of a warp in a tile
 constexpr int kRows = 16;
 
 // Shared memory. The rings come last: what the warps join in the end takes their place.
@@ -21,7 +21,9 @@ template <class S, int D>
 struct Plan {
   using M = Factor<S>;
   static constexpr bool kCodes = sizeof(S) == 1;
-  static constexpr int kStages = D <= 96 ? 4 : 3;
+  static constexpr int kWarps = D > 128 ? 4 : 8;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kStages = D <= 80 ? 4 : D <= 96 ? 3 : 2;
   static constexpr int kQuery = 0;                                  // (2, kRows) of M: and the rest
   static constexpr int kFresh = kQuery + 2 * kRows * kPitch<M, D>;  // the new key and value
   static constexpr int kScales = kFresh + 2 * D * static_cast<int>(sizeof(S));  // of them
@@ -37,7 +39,9 @@ struct Plan {
 
 #if __CUDA_ARCH__ >= 900
 
-constexpr int kTile = kWarps * kKeys;
+// Up to so many tiles each has a block of its own; above, a block has two at least, since joining
+// more blocks takes longer than a tile (docs/cuda-notebook.md).
+constexpr int64_t kMostAlone = 8;
 
 // Which part of the context a block has, in tiles.
 struct Part {
@@ -48,6 +52,7 @@ struct Part {
   int active;     // blocks that have any
 };
 
+template <int kTile>
 __device__ Part part_of(const CudaStep& step) {
   Part out;
   out.position = step.placed != nullptr ? *step.placed : step.position;
@@ -55,7 +60,9 @@ __device__ Part part_of(const CudaStep& step) {
   out.first_key = step.window > 0 && end > step.window ? end - step.window : 0;
   const int64_t first = out.first_key / kTile;
   const int64_t all = (end + kTile - 1) / kTile - first;
-  const int64_t each = (all + gridDim.x - 1) / gridDim.x;
+  const int64_t share = (all + gridDim.x - 1) / gridDim.x;
+  const int64_t least = all > kMostAlone ? 2 : 1;
+  const int64_t each = share < least ? least : share;
   out.active = static_cast<int>((all + each - 1) / each);
   out.first_tile = first + blockIdx.x * each;
   const int64_t left = all - blockIdx.x * each;
@@ -73,7 +80,6 @@ __device__ void fetch(const CudaStep& step, int64_t kv_head, int64_t key, int64_
   const int64_t at = key % kv.page_tokens;
   const char* keys = head + at * D * static_cast<int>(sizeof(S));
   const char* values = keys + kv.key_bytes;
-#pragma unroll
   for (int i = lane; i < kKeys * kChunks; i += kWarp) {
     const int row = i / kChunks;
     char* to = stage + row * kPitch<S, D> + i % kChunks * 16;
@@ -89,41 +95,17 @@ __device__ void fetch(const CudaStep& step, int64_t kv_head, int64_t key, int64_
   }
 }
 
-// Rows of queries, turned and scaled: two parts of each number.
+// A warp turns and scales a query: two parts of each number.
 template <class M, int D>
-__device__ void place_query(const CudaStep& step, int64_t head, int row, bool there, char* to,
-                            float scale, int lane) {
-  const float* q = step.q + head * D;
-  for (int d = 2 * lane; d < D; d += 2 * kWarp) {
-    const float a = there ? turned(step, 0, q, d) * scale : 0.0f;
-    const float b = there ? turned(step, 0, q, d + 1) * scale : 0.0f;
-    const uint32_t pair = pair_of<M>(a, b);
-    auto* at = reinterpret_cast<uint32_t*>(to + row * kPitch<M, D> + d * 2);
-    *at = pair;
-    at[kRows * kPitch<M, D> / 4] = rest_of<M>(pair, a, b);
-  }
-}
-
-// A warp keeps the new key or value: in the cache, and in `to` with its scale for this kernel.
-// `work` has D floats.
-template <class S, int D>
-__device__ void keep_fresh(const CudaStep& step, int64_t kv_head, int64_t position, bool of_value,
-                           float* work, char* to, float* scale, int lane) {
-  const CudaKv& kv = step.kv;
-  const float* x = of_value ? step.v + kv_head * D : step.k + kv_head * D;
-  for (int d = lane; d < D; d += kWarp) work[d] = of_value ? x[d] : turned(step, 0, x, d);
-  __syncwarp();
-  RowCode how;
-  if constexpr (sizeof(S) == 1) {
-    how = code_for(kv, kv_head, position, of_value, work, D, lane);
-    if (lane == 0) *scale = how.scale;
-    if (kv.scale_offset >= 0 && lane == 0) *own_scale(kv, kv_head, position, of_value) = how.scale;
-  }
-  S* row = of_value ? value_row<S>(kv, kv_head, position) : key_row<S>(kv, kv_head, position);
-  for (int d = lane; d < D; d += kWarp) {
-    const S code = encode<S>(kv.type, how, work[d]);
-    row[d] = code;
-    reinterpret_cast<S*>(to)[d] = code;
+__device__ void place_query(const CudaStep& step, const float* q, char* to, float scale, int lane) {
+#pragma unroll
+  for (int d = 4 * lane; d < D; d += 4 * kWarp) {
+    const float4 v = turned_4(step, 0, q, d);
+    const uint32_t a = pair_of<M>(v.x * scale, v.y * scale);
+    const uint32_t b = pair_of<M>(v.z * scale, v.w * scale);
+    *reinterpret_cast<uint2*>(to + d * 2) = {a, b};
+    *reinterpret_cast<uint2*>(to + kRows * kPitch<M, D> + d * 2) = {
+        rest_of<M>(a, v.x * scale, v.y * scale), rest_of<M>(b, v.z * scale, v.w * scale)};
   }
 }
 
@@ -165,14 +147,25 @@ __device__ void attend_16(const CudaStep& step, const char* query, const char* r
                           float (&o)[D / 8][4], int lane) {
   using M = Factor<S>;
   float s[2][4] = {};
+  float t[2][4] = {};  // of the rests, so that products do not wait for one another
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const char* row = query + lane % 16 * kPitch<M, D> + (k * 16 + lane / 16 * 8) * 2;
     uint32_t q[4];
+    uint32_t rest[4];
+    uint32_t b[4];
     load_matrices(q, row);
-    score_16<M, D>(s[0], s[1], q, rows, k, lane);
-    load_matrices(q, row + kRows * kPitch<M, D>);
-    score_16<M, D>(s[0], s[1], q, rows, k, lane);
+    load_matrices(rest, row + kRows * kPitch<M, D>);
+    load_keys<M, D>(b, rows, k, lane);
+    multiply<M>(s[0], q, b[0], b[1]);
+    multiply<M>(s[1], q, b[2], b[3]);
+    multiply<M>(t[0], rest, b[0], b[1]);
+    multiply<M>(t[1], rest, b[2], b[3]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    s[0][i] += t[0][i];
+    s[1][i] += t[1][i];
   }
   if (own != nullptr) scale_columns(s, own, lane);
   if (step.soft_cap > 0) cap(s, step.soft_cap);
@@ -189,8 +182,15 @@ __device__ void attend_16(const CudaStep& step, const char* query, const char* r
     rest[i] = rest_of<M>(p[i], a, b);
   }
   const char* values = rows + kKeys * kPitch<M, D>;
-  add_values<M, D>(o, p, values, lane);
-  add_values<M, D>(o, rest, values, lane);
+#pragma unroll
+  for (int d = 0; d < D / 16; ++d) {
+    uint32_t b[4];
+    load_values<M, D>(b, values, d, lane);
+    multiply<M>(o[2 * d], p, b[0], b[1]);
+    multiply<M>(o[2 * d + 1], p, b[2], b[3]);
+    multiply<M>(o[2 * d], rest, b[0], b[1]);
+    multiply<M>(o[2 * d + 1], rest, b[2], b[3]);
+  }
 }
 
 struct Total {
@@ -205,69 +205,88 @@ __device__ Total with_sink(const CudaStep& step, int64_t head, Total t) {
   return {top, t.sum * exp2f((t.top - top) * kLog2E) + exp2f((sink - top) * kLog2E)};
 }
 
+__device__ void add_share(float4& all, const float4& v, float share) {
+  all = {fmaf(v.x, share, all.x), fmaf(v.y, share, all.y), fmaf(v.z, share, all.z),
+         fmaf(v.w, share, all.w)};
+}
+__device__ float4 scaled(const float4& v, float factor) {
+  return {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
+}
+
 // The results of the blocks of a KV head, `count` of them: each has rows of sums (kRows, D), then
-// the top and sum of each row.
-template <int D>
+// the top and sum of each row. `stats` is shared memory for the latter (rows, count).
+template <int D, int kThreads>
 __device__ void join_blocks(const CudaStep& step, const float* parts, int count, int64_t first_head,
-                            int rows) {
+                            int rows, float2* stats) {
   constexpr int64_t kPart = kRows * (D + 2);
-  for (int i = static_cast<int>(threadIdx.x); i < rows * (D / 4); i += kWarps * kWarp) {
-    const int row = i / (D / 4);
-    const int d = i % (D / 4) * 4;
-    const float* stats = parts + kRows * D + 2 * row;
+  constexpr int kTogether = 8;
+  const int items = rows * (D / 4);
+  float4 v[kTogether];
+  const auto load = [&](int item, int first) {
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const float* from = parts + (first + j) * kPart + item * 4;
+      v[j] = {0, 0, 0, 0};
+      if (first + j < count) v[j] = __ldcg(reinterpret_cast<const float4*>(from));
+    }
+  };
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < items) load(thread, 0);  // they come together with the tops and sums
+  for (int i = thread; i < rows * count; i += kThreads) {
+    stats[i] =
+        __ldcg(reinterpret_cast<const float2*>(parts + i % count * kPart + kRows * D) + i / count);
+  }
+  __syncthreads();
+  for (int item = thread; item < items; item += kThreads) {
+    const int row = item / (D / 4);
     Total t{-INFINITY, 0};
-    for (int j = 0; j < count; ++j) t.top = fmaxf(t.top, __ldcg(stats + j * kPart));
+    for (int j = 0; j < count; ++j) t.top = fmaxf(t.top, stats[row * count + j].x);
     float4 all = {0, 0, 0, 0};
-#pragma unroll 4
-    for (int j = 0; j < count; ++j) {
-      const float2 stat = __ldcg(reinterpret_cast<const float2*>(stats + j * kPart));
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(parts + j * kPart + row * D + d));
-      const float share = exp2f((stat.x - t.top) * kLog2E);
-      t.sum = fmaf(stat.y, share, t.sum);
-      all.x = fmaf(v.x, share, all.x);
-      all.y = fmaf(v.y, share, all.y);
-      all.z = fmaf(v.z, share, all.z);
-      all.w = fmaf(v.w, share, all.w);
+    for (int first = 0; first < count; first += kTogether) {
+      if (first > 0 || item != thread) load(item, first);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        if (first + j >= count) break;
+        const float2 stat = stats[row * count + first + j];
+        const float share = exp2f((stat.x - t.top) * kLog2E);
+        t.sum = fmaf(stat.y, share, t.sum);
+        add_share(all, v[j], share);
+      }
     }
     const Total w = with_sink(step, first_head + row, t);
-    const float factor = exp2f((t.top - w.top) * kLog2E) / w.sum;
-    float* to = step.out + (first_head + row) * D + d;
-    to[0] = all.x * factor;
-    to[1] = all.y * factor;
-    to[2] = all.z * factor;
-    to[3] = all.w * factor;
+    put_out_4(step, first_head * D + item * 4,
+              scaled(all, exp2f((t.top - w.top) * kLog2E) / w.sum));
   }
 }
 
-// The results of the four warps, which lie in `sums` (kWarps, kRows, D) and `stats`, to `part`, or
-// if it is null to the output.
-template <int D>
-__device__ void join_warps(const CudaStep& step, const float* sums, const float* stats, float* part,
-                           float factor, int64_t first_head, int rows) {
-  for (int i = static_cast<int>(threadIdx.x); i < rows * D; i += kWarps * kWarp) {
-    const int row = i / D;
+// The results of the warps, which lie in `sums` (kWarps, kRows, D) and `stats`, to `part`, or if it
+// is null to the output.
+template <int D, int kWarps>
+__device__ void join_warps(const CudaStep& step, const float* sums, const float2* stats,
+                           float* part, float factor, int64_t first_head, int rows) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int item = thread; item < rows * (D / 4); item += kWarps * kWarp) {
+    const int row = item / (D / 4);
     Total t{-INFINITY, 0};
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) t.top = fmaxf(t.top, stats[(w * kRows + row) * 2]);
-    const float base = t.top == -INFINITY ? 0.0f : t.top;
-    float all = 0;
+    for (int w = 0; w < kWarps; ++w) t.top = fmaxf(t.top, stats[w * kRows + row].x);
+    float4 all = {0, 0, 0, 0};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const float* stat = stats + (w * kRows + row) * 2;
-      const float share = exp2f((stat[0] - base) * kLog2E);
-      t.sum = fmaf(stat[1], share, t.sum);
-      all = fmaf(sums[(w * kRows + row) * D + i % D], share, all);
+      const float2 stat = stats[w * kRows + row];
+      const float share = exp2f((stat.x - t.top) * kLog2E);
+      t.sum = fmaf(stat.y, share, t.sum);
+      add_share(all, *reinterpret_cast<const float4*>(sums + w * kRows * D + item * 4), share);
     }
-    all *= factor;
     if (part == nullptr) {
       const Total w = with_sink(step, first_head + row, t);
-      step.out[(first_head + row) * D + i % D] = all * (exp2f((t.top - w.top) * kLog2E) / w.sum);
+      put_out_4(step, first_head * D + item * 4,
+                scaled(all, factor * (exp2f((t.top - w.top) * kLog2E) / w.sum)));
       continue;
     }
-    part[i] = all;
-    if (i % D == 0) {
-      part[kRows * D + 2 * row] = t.top;
-      part[kRows * D + 2 * row + 1] = t.sum;
+    put_4(scaled(all, factor), part + item * 4);
+    if (item % (D / 4) == 0) {
+      reinterpret_cast<float2*>(part + kRows * D)[row] = {t.top, t.sum};
     }
   }
 }
@@ -276,7 +295,8 @@ __device__ void join_warps(const CudaStep& step, const float* sums, const float*
 
 // Grid: (splits, KV heads, sixteens of the query heads of one).
 template <class S, int D>
-__global__ void __launch_bounds__(kWarps* kWarp) decode_part(CudaStep step, unsigned* counters) {
+__global__ void __launch_bounds__(Plan<S, D>::kThreads)
+    decode_part(CudaStep step, unsigned* counters) {
 #if __CUDA_ARCH__ >= 900
   using M = Factor<S>;
   using P = Plan<S, D>;
@@ -288,11 +308,13 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_part(CudaStep step, unsi
   const int64_t first_head = kv_head * group + blockIdx.z * kRows;
   const int left = group - static_cast<int>(blockIdx.z) * kRows;
   const int rows = left < kRows ? left : kRows;
-  const Part part = part_of(step);
+  const Part part = part_of<P::kWarps * kKeys>(step);
   const bool idle = static_cast<int>(blockIdx.x) >= part.active;
   const bool last = static_cast<int>(blockIdx.x) == part.active - 1;
   char* ring = shared + P::kRing + warp * P::kStages * P::kStage;
-  const auto key_of = [&](int64_t tile) { return (part.first_tile + tile) * kTile + warp * kKeys; };
+  const auto key_of = [&](int64_t tile) {
+    return (part.first_tile + tile) * P::kWarps * kKeys + warp * kKeys;
+  };
   const auto fetch_tile = [&](int64_t tile) {
     const bool any = !idle && tile < part.tiles && key_of(tile) <= part.position;
     if (any) {
@@ -301,27 +323,34 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_part(CudaStep step, unsi
     }
     end_of_copies();
   };
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < P::kStages - 1; ++i) fetch_tile(i);
+  const bool own_scales = P::kCodes && step.kv.scale_offset >= 0;
+  const float key_scale = P::kCodes && !own_scales ? head_scale(step.kv, kv_head, false) : 1.0f;
+  const float value_scale = P::kCodes && !own_scales ? head_scale(step.kv, kv_head, true) : 1.0f;
+  // Rows of queries that there are not are zeros.
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kRows * D / 8; i += P::kThreads) {
+    const int row = i / (D / 8);
+    if (row % kRows < rows) continue;
+    char* to = shared + P::kQuery + row * kPitch<M, D> + i % (D / 8) * 16;
+    *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+  }
   wait_for_previous();
   let_next_start();
   if (idle) return;
 
-  const bool own_scales = P::kCodes && step.kv.scale_offset >= 0;
-  const float key_scale = P::kCodes && !own_scales ? head_scale(step.kv, kv_head, false) : 1.0f;
-  const float value_scale = P::kCodes && !own_scales ? head_scale(step.kv, kv_head, true) : 1.0f;
   auto* fresh_scales = reinterpret_cast<float*>(shared + P::kScales);
-  auto* stats = reinterpret_cast<float*>(shared + P::kStats);
-  for (int r = warp; r < kRows; r += kWarps) {
-    place_query<M, D>(step, first_head + r, r, r < rows, shared + P::kQuery, step.scale * key_scale,
-                      lane);
-  }
-  if (last && warp < 2) {
-    // Both blocks of more than 16 query heads write the same.
-    __shared__ float work[2][D];
-    keep_fresh<S, D>(step, kv_head, part.position, warp == 1, work[warp],
-                     shared + P::kFresh + warp * D * static_cast<int>(sizeof(S)),
-                     fresh_scales + warp, lane);
+  // Blocks for more than 16 query heads of one KV head all keep the same.
+  for (int job = warp; job < rows + (last ? 2 : 0); job += P::kWarps) {
+    if (job < rows) {
+      place_query<M, D>(step, step.q + (first_head + job) * D,
+                        shared + P::kQuery + job * kPitch<M, D>, step.scale * key_scale, lane);
+    } else {
+      const int of_value = job - rows;
+      keep_row<S, D>(step, kv_head, 0, part.position, of_value != 0,
+                     shared + P::kFresh + of_value * D * static_cast<int>(sizeof(S)),
+                     fresh_scales + of_value, lane);
+    }
   }
   __syncthreads();
 
@@ -357,13 +386,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_part(CudaStep step, unsi
   wait_for_copies<0>();
   __syncthreads();  // the rings are no longer read
   auto* sums = reinterpret_cast<float*>(shared + P::kRing);
+  auto* stats = reinterpret_cast<float2*>(shared + P::kStats);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
-    if (lane % 4 == 0) {
-      stats[(warp * kRows + row) * 2] = softmax.top[r];
-      stats[(warp * kRows + row) * 2 + 1] = softmax.sum[r];
-    }
+    if (lane % 4 == 0) stats[warp * kRows + row] = {softmax.top[r], softmax.sum[r]};
     if (row >= rows) continue;
     float* to = sums + (warp * kRows + row) * D + lane % 4 * 2;
 #pragma unroll
@@ -377,19 +404,20 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_part(CudaStep step, unsi
   const int64_t unit = kv_head * gridDim.z + blockIdx.z;
   float* parts = step.work + unit * gridDim.x * kRows * (D + 2);
   float* own_part = part.active == 1 ? nullptr : parts + blockIdx.x * kRows * (D + 2);
-  join_warps<D>(step, sums, stats, own_part, bad ? NAN : value_scale, first_head, rows);
+  join_warps<D, P::kWarps>(step, sums, stats, own_part, bad ? NAN : value_scale, first_head, rows);
   if (part.active == 1) return;
   __shared__ bool is_last;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
+    __threadfence();  // what the block has written is seen before it is counted
     is_last = atomicAdd(counters + unit, 1u) + 1 == static_cast<unsigned>(part.active);
     if (is_last) counters[unit] = 0;
+    __threadfence();
   }
   __syncthreads();
   if (!is_last) return;
-  __threadfence();
-  join_blocks<D>(step, parts, part.active, first_head, rows);
+  join_blocks<D, P::kThreads>(step, parts, part.active, first_head, rows,
+                              reinterpret_cast<float2*>(sums));
 #endif
 }
 
@@ -400,9 +428,11 @@ bool fits_tensor_cores(const NibbleCudaContext& context, const CudaStep& step) {
   const int64_t dim = kv.key_dim;
   const bool sized = dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256;
   const int64_t units = kv.heads * ((step.heads / kv.heads + kRows - 1) / kRows);
-  const bool aligned = step.ldq % 2 == 0 && step.ldo % 2 == 0 &&
-                       reinterpret_cast<uintptr_t>(step.q) % 8 == 0 &&
-                       reinterpret_cast<uintptr_t>(step.out) % 8 == 0;
+  const bool aligned = step.ldq % 4 == 0 && step.ldk % 4 == 0 && step.ldv % 4 == 0 &&
+                       step.ldo % 4 == 0 && reinterpret_cast<uintptr_t>(step.q) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(step.k) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(step.v) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(step.out) % 16 == 0;
   return context.major == 9 && step.exact == 0 && sized && kv.value_dim == dim && aligned &&
          static_cast<KvType>(kv.type) != KvType::kF32 && units <= NibbleCudaContext::kCounters;
 }
@@ -413,11 +443,12 @@ void decode(NibbleCudaContext* context, const CudaStep& step) {
                   static_cast<unsigned>(sixteens));
   with_shape(step.kv, [&]<class S, int D>() {
     constexpr int kBytes = Plan<S, D>::kBytes;
+    static_assert(kBytes <= kMostShared);
     context->enter();
     context->note("attention",
                   cudaFuncSetAttribute(decode_part<S, D>,
                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    start(context, "attention", decode_part<S, D>, grid, kWarps * kWarp, kBytes, step,
+    start(context, "attention", decode_part<S, D>, grid, Plan<S, D>::kThreads, kBytes, step,
           context->counters);
   });
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/attention/cuda_flash.h"
 #include "kernels/attention/cuda_kv.cuh"
+#include "kernels/rope/cuda.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -43,6 +44,46 @@ __device__ uint32_t rest_of(uint32_t pair, float a, float b) {
     kept = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
   }
   return pair_of<M>(a - kept.x, b - kept.y);
+}
+
+// A warp keeps a token's key or value, which stands at `position`: in the cache, and if `to` is not
+// null also there, with its scale.
+template <class S, int D>
+__device__ void keep_row(const CudaStep& step, int64_t kv_head, int64_t token, int64_t position,
+                         bool of_value, char* to, float* scale, int lane) {
+  using Four = std::conditional_t<sizeof(S) == 1, uint32_t, uint2>;
+  constexpr int kRounds = (D + 4 * kWarp - 1) / (4 * kWarp);
+  const CudaKv& kv = step.kv;
+  const float* value = step.v + token * step.ldv + kv_head * D;
+  const float* key = step.k + token * step.ldk + kv_head * D;
+  float4 v[kRounds];
+  int most = 0;
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int d = 4 * (lane + i * kWarp);
+    v[i] = {0, 0, 0, 0};
+    if (d >= D) continue;
+    v[i] = of_value ? *reinterpret_cast<const float4*>(value + d) : turned_4(step, token, key, d);
+    most = max(max(most, max(magnitude(v[i].x), magnitude(v[i].y))),
+               max(magnitude(v[i].z), magnitude(v[i].w)));
+  }
+  RowCode how;
+  if constexpr (sizeof(S) == 1) {
+    how = code_for(kv, kv_head, position, of_value, over_warp<Max>(most), lane);
+    if (to != nullptr && lane == 0) *scale = how.scale;
+  }
+  S* row = of_value ? value_row<S>(kv, kv_head, position) : key_row<S>(kv, kv_head, position);
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int d = 4 * (lane + i * kWarp);
+    if (d >= D) continue;
+    alignas(8)
+        const S codes[4] = {encode<S>(kv.type, how, v[i].x), encode<S>(kv.type, how, v[i].y),
+                            encode<S>(kv.type, how, v[i].z), encode<S>(kv.type, how, v[i].w)};
+    const Four four = *reinterpret_cast<const Four*>(codes);
+    *reinterpret_cast<Four*>(row + d) = four;
+    if (to != nullptr) *reinterpret_cast<Four*>(to + d * static_cast<int>(sizeof(S))) = four;
+  }
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -101,43 +142,46 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// 16 codes to bf16.
+// 16 codes to bf16, which holds them exactly.
 __device__ inline void widen(int32_t type, float zero, const uint4& codes, uint4* out) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
   uint32_t wide[8];
+  if (type == static_cast<int32_t>(KvType::kS8)) {
+    // A byte after the exponent of 2^23 is that number plus the byte.
+    const float less = 8388608.0f + 128.0f + zero;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const auto a = static_cast<uint8_t>(words[i / 2] >> (i % 2 * 16));
-    const auto b = static_cast<uint8_t>(words[i / 2] >> (i % 2 * 16 + 8));
-    wide[i] = pair_of<__nv_bfloat16>(value_of(type, a) - zero, value_of(type, b) - zero);
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t word = words[i / 2] ^ 0x80808080u;
+      const uint32_t a = __byte_perm(word, 0x4b000000u, i % 2 == 0 ? 0x7440 : 0x7442);
+      const uint32_t b = __byte_perm(word, 0x4b000000u, i % 2 == 0 ? 0x7441 : 0x7443);
+      wide[i] = pair_of<__nv_bfloat16>(__uint_as_float(a) - less, __uint_as_float(b) - less);
+    }
+  } else {
+    const bool e4m3 = type == static_cast<int32_t>(KvType::kE4M3);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto two = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
+      const __half2 half = e4m3 ? __half2(__nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3))
+                                : __half2(__nv_cvt_fp8x2_to_halfraw2(two, __NV_E5M2));
+      const float2 v = __half22float2(half);
+      wide[i] = pair_of<__nv_bfloat16>(v.x, v.y);
+    }
   }
   out[0] = make_uint4(wide[0], wide[1], wide[2], wide[3]);
   out[1] = make_uint4(wide[4], wide[5], wide[6], wide[7]);
 }
 
-// scores (16, 16) += the product of step k of queries with 16 keys, rows of shared memory.
+// Step k of 16 keys or dimensions d of 16 values, rows of shared memory, as factors: the first two
+// words belong to keys (or dimensions) 0 to 7, the others to 8 to 15.
 template <class M, int D>
-__device__ void score_16(float (&s0)[4], float (&s1)[4], const uint32_t (&q)[4], const char* keys,
-                         int k, int lane) {
-  uint32_t b[4];
+__device__ void load_keys(uint32_t (&b)[4], const char* keys, int k, int lane) {
   load_matrices(b,
                 keys + (lane / 16 * 8 + lane % 8) * kPitch<M, D> + (k * 16 + lane / 8 % 2 * 8) * 2);
-  multiply<M>(s0, q, b[0], b[1]);
-  multiply<M>(s1, q, b[2], b[3]);
 }
-
-// sums (16, D) += p (16, 16) times 16 values, rows of shared memory.
 template <class M, int D>
-__device__ void add_values(float (&o)[D / 8][4], const uint32_t (&p)[4], const char* values,
-                           int lane) {
-#pragma unroll
-  for (int d = 0; d < D / 16; ++d) {
-    uint32_t b[4];
-    load_matrices_turned(
-        b, values + (lane / 8 % 2 * 8 + lane % 8) * kPitch<M, D> + (d * 16 + lane / 16 * 8) * 2);
-    multiply<M>(o[2 * d], p, b[0], b[1]);
-    multiply<M>(o[2 * d + 1], p, b[2], b[3]);
-  }
+__device__ void load_values(uint32_t (&b)[4], const char* values, int d, int lane) {
+  load_matrices_turned(
+      b, values + (lane / 8 % 2 * 8 + lane % 8) * kPitch<M, D> + (d * 16 + lane / 16 * 8) * 2);
 }
 
 // The softmax of a thread's two rows: the largest score, the sum of e^(s - top) of its columns.

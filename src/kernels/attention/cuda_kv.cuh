@@ -82,18 +82,33 @@ __device__ inline uint8_t encode<uint8_t>(int32_t type, RowCode how, float v) {
   return __nv_cvt_float_to_fp8(v / how.scale, __NV_SATFINITE, format);
 }
 
-// A warp finds out how it holds a row of n numbers, and notes those that are not finite.
+// To the output of a step, from element `at` on.
+__device__ inline void put_out(const CudaStep& step, int64_t at, float v) {
+  if (step.out_is_bf16 != 0) return put(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put(v, static_cast<float*>(step.out) + at);
+}
+__device__ inline void put_out_2(const CudaStep& step, int64_t at, float2 v) {
+  if (step.out_is_bf16 != 0) return put_2(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put_2(v, static_cast<float*>(step.out) + at);
+}
+__device__ inline void put_out_4(const CudaStep& step, int64_t at, float4 v) {
+  if (step.out_is_bf16 != 0) return put_4(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put_4(v, static_cast<float*>(step.out) + at);
+}
+
+// Magnitudes compare like the integers of their bits, nan above inf.
+__device__ inline int magnitude(float v) { return __float_as_int(fabsf(v)); }
+
+// How a row is held whose largest magnitude is `most`. Notes a row that is not finite.
 __device__ inline RowCode code_for(const CudaKv& kv, int64_t head, int64_t token, bool of_value,
-                                   const float* x, int n, int lane) {
+                                   int most, int lane) {
   constexpr int kInfinity = 0x7f800000;
-  int most = 0;  // without their sign floats are ordered as integers, nan above inf
-  for (int i = lane; i < n; i += kWarp) most = Max::join(most, __float_as_int(fabsf(x[i])));
-  most = over_warp<Max>(most);
   if (most >= kInfinity && lane == 0) atomicMin(kv.first_bad, static_cast<long long>(token));
   if (kv.scale_offset < 0) return {head_scale(kv, head, of_value), head_zero(kv, head, of_value)};
   const auto type = static_cast<KvType>(kv.type);
   const float range = type == KvType::kE4M3 ? 448.0f : type == KvType::kE5M2 ? 57344.0f : 127.0f;
   const float scale = (most >= kInfinity ? INFINITY : __int_as_float(most)) / range;
+  if (lane == 0) *own_scale(kv, head, token, of_value) = scale > 0 ? scale : 1.0f;
   return {scale > 0 ? scale : 1.0f, 0.0f};
 }
 

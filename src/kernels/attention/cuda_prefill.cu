@@ -1,13 +1,14 @@
 // cuda_flash.h: many tokens. The rows of a KV head are all heads of all tokens that read it, token
-// by token; a block has 128 of them, 16 a warp, and goes over the keys in tiles that two stages of
-// shared memory hold in turn. Blocks with the longest context start first.
+// by token; a block has 64 of them, 16 a warp, and goes over the keys in tiles that two stages of
+// shared memory hold in turn. Two blocks share a multiprocessor, so that the softmax of one runs
+// beside the products of the other. Blocks with the longest context start first.
 #include "kernels/attention/cuda_flash.cuh"
 #include "kernels/cuda/functions.h"
 
 namespace nibble::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;
 constexpr int kThreadsOfBlock = kWarps * kWarp;
 constexpr int kRows = kWarps * 16;
 
@@ -102,7 +103,10 @@ __device__ void attend_tile(const CudaStep& step, const uint32_t (&q)[D / 16][4]
   for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
     for (int j = 0; j < kKeys / 16; ++j) {
-      score_16<M, D>(s[2 * j], s[2 * j + 1], q[k], rows + j * 16 * kPitch<M, D>, k, lane);
+      uint32_t b[4];
+      load_keys<M, D>(b, rows + j * 16 * kPitch<M, D>, k, lane);
+      multiply<M>(s[2 * j], q[k], b[0], b[1]);
+      multiply<M>(s[2 * j + 1], q[k], b[2], b[3]);
     }
   }
   if (own != nullptr) scale_columns(s, own, lane);
@@ -116,7 +120,13 @@ __device__ void attend_tile(const CudaStep& step, const uint32_t (&q)[D / 16][4]
     const uint32_t p[4] = {
         pair_of<M>(s[2 * j][0], s[2 * j][1]), pair_of<M>(s[2 * j][2], s[2 * j][3]),
         pair_of<M>(s[2 * j + 1][0], s[2 * j + 1][1]), pair_of<M>(s[2 * j + 1][2], s[2 * j + 1][3])};
-    add_values<M, D>(o, p, values + j * 16 * kPitch<M, D>, lane);
+#pragma unroll
+    for (int d = 0; d < D / 16; ++d) {
+      uint32_t b[4];
+      load_values<M, D>(b, values + j * 16 * kPitch<M, D>, d, lane);
+      multiply<M>(o[2 * d], p, b[0], b[1]);
+      multiply<M>(o[2 * d + 1], p, b[2], b[3]);
+    }
   }
 }
 
@@ -135,20 +145,19 @@ __device__ void store(const CudaStep& step, const Row (&rows)[2], const Softmax&
       sum = fmaf(sum, kept, exp2f((sink - top) * kLog2E));
     }
     const float scale = kept * factor / sum;
-    float* to = step.out + rows[r].token * step.ldo + rows[r].head * D + lane % 4 * 2;
+    const int64_t at = rows[r].token * step.ldo + rows[r].head * D + lane % 4 * 2;
 #pragma unroll
     for (int d = 0; d < D / 8; ++d) {
-      *reinterpret_cast<float2*>(to + d * 8) =
-          make_float2(o[d][2 * r] * scale, o[d][2 * r + 1] * scale);
+      put_out_2(step, at + d * 8, {o[d][2 * r] * scale, o[d][2 * r + 1] * scale});
     }
   }
 }
 
 #endif  // __CUDA_ARCH__ >= 900
 
-// Grid: (128s of rows, KV heads).
+// Grid: (64s of rows, KV heads).
 template <class S, int D>
-__global__ void __launch_bounds__(kThreadsOfBlock) prefill_block(CudaStep step) {
+__global__ void __launch_bounds__(kThreadsOfBlock, D > 128 ? 1 : 2) prefill_block(CudaStep step) {
 #if __CUDA_ARCH__ >= 900
   using M = Factor<S>;
   using P = Plan<S, D>;

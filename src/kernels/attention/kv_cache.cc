@@ -65,6 +65,17 @@ float largest_magnitude(const float* x, int64_t n) {
   return most >= 0x7f800000u ? std::numeric_limits<float>::infinity() : base::f32_from_bits(most);
 }
 
+// A card's driver takes long to find memory: there as many pages as possible are one piece, as long
+// as it is not larger than the plan counted for them.
+size_t pages_together(size_t wanted, size_t page_bytes) {
+  const auto taken = [&](size_t pages) {
+    return device::card_bytes(static_cast<int64_t>(pages * page_bytes));
+  };
+  size_t pages = wanted;
+  while (pages > 1 && taken(pages) > static_cast<int64_t>(pages) * taken(1)) --pages;
+  return pages;
+}
+
 }  // namespace
 
 int64_t element_bytes(KvType type) {
@@ -146,16 +157,21 @@ Result<void> KvCache::reserve(device::Stream& stream, int64_t tokens) {
                             "has no kernel for more than {}",
                             shape_.key_dim, shape_.value_dim, kMostCudaDim));
   }
+  const auto bytes = static_cast<size_t>(page_bytes(shape_));
   while (buffers_.size() < wanted) {
-    NIBBLE_ASSIGN(auto buffer,
-                  device::Memory::allocate(stream, static_cast<size_t>(page_bytes(shape_))));
-    // A block's keys are read whole before the missing tokens are masked: they must be numbers. A
-    // card's kernels read no other tokens.
-    for (int64_t h = 0; on_host && h < shape_.heads; ++h) {
-      std::memset(buffer.data() + key_offset(h), 0, static_cast<size_t>(key_bytes_));
+    const size_t together = on_host ? 1 : pages_together(wanted - buffers_.size(), bytes);
+    NIBBLE_ASSIGN(auto made, device::Memory::allocate(stream, together * bytes));
+    const auto piece = std::make_shared<device::Memory>(std::move(made));
+    for (size_t i = 0; i < together; ++i) {
+      std::byte* page = piece->data() + i * bytes;
+      // A block's keys are read whole before the missing tokens are masked: they must be numbers. A
+      // card's kernels read no other tokens.
+      for (int64_t h = 0; on_host && h < shape_.heads; ++h) {
+        std::memset(page + key_offset(h), 0, static_cast<size_t>(key_bytes_));
+      }
+      page_data_.push_back(page);
+      buffers_.push_back(piece);
     }
-    page_data_.push_back(buffer.data());
-    buffers_.push_back(std::move(buffer));
   }
   return on_host ? Result<void>() : place(stream);
 }
@@ -270,14 +286,18 @@ void KvCache::truncate(int64_t tokens) {
 void KvCache::drop_before(int64_t token) {
   const int64_t whole = std::min(token, size_) / kPageTokens;
   for (int64_t i = 0; i < whole; ++i) {
-    buffers_[static_cast<size_t>(i)] = device::Memory();
+    buffers_[static_cast<size_t>(i)].reset();
     page_data_[static_cast<size_t>(i)] = nullptr;
   }
 }
 
 int64_t KvCache::bytes() const {
   int64_t total = 0;
-  for (const auto& buffer : buffers_) total += static_cast<int64_t>(buffer.size());
+  const device::Memory* last = nullptr;
+  for (const auto& piece : buffers_) {
+    if (piece != nullptr && piece.get() != last) total += static_cast<int64_t>(piece->size());
+    last = piece.get();
+  }
   return total;
 }
 

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "device/memory.h"
@@ -118,7 +119,7 @@ class KvCache {
   int64_t key_bytes_ = 0;    // of one head in a page
   int64_t scale_bytes_ = 0;  // of one head in a page: of its tokens' scales
   int64_t head_bytes_ = 0;   // all of one head in a page
-  std::vector<device::Memory> buffers_;
+  std::vector<std::shared_ptr<device::Memory>> buffers_;  // of each page; neighbours may share one
   std::vector<std::byte*> page_data_;
   // On a card. There the first token that is not finite is known; what truncate() says of it is
   // told before the next token.

@@ -40,6 +40,7 @@ struct Shared {
   double weight[kMostRanked];
   double part[kBlock];
   int bins[kBins];
+  int stretches[kBlock / kWarp];
   int counter;
   int chosen;
   bool bad;
@@ -66,9 +67,23 @@ __device__ int bin_of(const CudaSample& call, Shared& shared, unsigned prefix, i
     if (head == prefix) atomicAdd(&shared.bins[key >> shift & ((1u << bits) - 1)], 1);
   }
   __syncthreads();
+  // Each warp adds the bins of a stretch, so that one thread has few numbers to go over.
+  constexpr int kStretch = kBins / (kBlock / kWarp);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int in_stretch = 0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < kStretch; i += kWarp) {
+    in_stretch += shared.bins[warp * kStretch + i];
+  }
+  in_stretch = over_warp<Sum>(in_stretch);
+  if (threadIdx.x % kWarp == 0) shared.stretches[warp] = in_stretch;
+  __syncthreads();
   if (threadIdx.x == 0) {
     int sum = 0;
-    int bin = (1 << bits) - 1;
+    int stretch = kBlock / kWarp - 1;
+    while (stretch > 0 && sum + shared.stretches[stretch] < count) {
+      sum += shared.stretches[stretch--];
+    }
+    int bin = (stretch + 1) * kStretch - 1;
     while (bin > 0 && sum + shared.bins[bin] < count) sum += shared.bins[bin--];
     shared.counter = sum;
     shared.chosen = bin;
@@ -229,6 +244,33 @@ __device__ void draw_of_largest(const CudaSample& call, Shared& shared, float la
   answer(call, draw(call, shared, staying == 0 ? count : staying), CudaSampled::kDone);
 }
 
+// The thread's part of the logits, in rising order: of equal ones the first stays.
+__device__ unsigned long long best_of_thread(const CudaSample& call, Shared& shared) {
+  float top = NAN;  // no number is at most this
+  int64_t at = -1;
+  bool finite = true;
+  const auto look_at = [&](int64_t i, float raw) {
+    finite = finite && fabsf(raw) < INFINITY;
+    const float l = call.seen == nullptr ? raw : penalised(call, i);
+    if (l <= top) return;
+    top = l;
+    at = i;
+  };
+  const bool aligned = reinterpret_cast<uintptr_t>(call.logits) % 16 == 0;
+  const int64_t in_fours = aligned ? call.n / 4 * 4 : 0;
+#pragma unroll 8
+  for (int64_t i = int64_t{threadIdx.x} * 4; i < in_fours; i += 4 * kBlock) {
+    const float4 v = *reinterpret_cast<const float4*>(call.logits + i);
+    look_at(i, v.x);
+    look_at(i + 1, v.y);
+    look_at(i + 2, v.z);
+    look_at(i + 3, v.w);
+  }
+  for (int64_t i = in_fours + threadIdx.x; i < call.n; i += kBlock) look_at(i, call.logits[i]);
+  if (!finite) shared.bad = true;
+  return at < 0 ? 0 : rank_of(top, at);
+}
+
 __global__ void __launch_bounds__(kBlock) sample_one(CudaSample call) {
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
@@ -239,15 +281,7 @@ __global__ void __launch_bounds__(kBlock) sample_one(CudaSample call) {
   }
   if (threadIdx.x == 0) shared.bad = false;
   __syncthreads();
-  unsigned long long best = 0;
-  bool bad = false;
-#pragma unroll 8
-  for (int64_t i = threadIdx.x; i < call.n; i += kBlock) {
-    const float l = penalised(call, i);
-    bad = bad || !isfinite(call.logits[i]);
-    best = Max::join(best, rank_of(l, i));
-  }
-  if (bad) shared.bad = true;
+  unsigned long long best = best_of_thread(call, shared);
   best = over_block<Max>(best);  // its barriers also publish `bad`
   if (shared.bad) {
     if (threadIdx.x == 0) answer(call, 0, CudaSampled::kNotFinite);

@@ -17,11 +17,14 @@
 // AutoScheme writes its choices there.
 #include <fmt/format.h>
 
+#include "quant/activations.h"
 #include "quant/awq_layout.h"
 #include "quant/gptq_layout.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
+#include "quant/schemes/auto_round_config.h"
 #include "quant/stored.h"
+#include "quant/stored_floats.h"
 
 namespace nibble::quant {
 namespace {
@@ -29,38 +32,19 @@ namespace {
 using tensor::DType;
 using tensor::TensorInfo;
 
-// What the dictionary, or an entry of extra_config, says of a layer.
-struct Params {
-  GptqLayout ints;
-  int64_t act_bits = 16;
-};
-
-constexpr std::string_view kKnown =
-    "quant_method bits group_size sym data_type packing_format backend extra_config act_bits "
-    "act_dynamic act_sym act_data_type act_group_size activation_scheme weight_block_size fmt";
-// Which layers are quantized the stored tensors say; the rest is how the weights were found.
-constexpr std::string_view kHarmless =
-    "block_name_to_quantize to_quant_block_names quant_block_list modules_to_not_convert "
-    "autoround_version iters lr minmax_lr enable_minmax_tuning enable_quanted_input scale_dtype "
-    "low_gpu_mem_usage low_cpu_mem_usage seqlen nsamples batch_size train_bs gradient_accumulate_"
-    "steps amp dataset enable_norm_bias_tuning not_use_best_mse super_bits super_group_size "
-    "regex_config enable_alg_ext static_kv_dtype static_attention_dtype quant_lm_head lm_head "
-    "use_quant_input scale_calculation_mode multimodal quant_nontext_module model_free "
-    "supported_types rotation_config hadamard_config spinquant_config";
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
+using auto_round::Params;
 
 class AutoRoundConfig : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "auto-round"; }
-  std::vector<const NameMatcher*> matchers() const override { return {&extra_}; }
+  std::vector<const NameMatcher*> matchers() const override {
+    return {&config_.extra.matcher(), &config_.not_converted, &config_.blocks};
+  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    NIBBLE_ASSIGN(const std::optional<size_t> rule, extra_.match(layer.module));
-    const Params& params = rule ? overrides_[*rule] : general_;
+    NIBBLE_ASSIGN(const Params* named, config_.extra.find(layer.module));
+    const Params& params = named != nullptr ? *named : config_.general;
     const TensorInfo* qweight = find_tensor(tensors, layer.module, "qweight");
     const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
     if (find_tensor(tensors, layer.module, "weight_packed") != nullptr) {
@@ -83,12 +67,18 @@ class AutoRoundConfig : public QuantizationConfig {
     return gptq_method(scheme(), layer, tensors, params.ints);
   }
 
+  // extra_config speaks of single layers, also of those outside the blocks.
+  Result<Listed> listed(const LinearLayer& layer) const override {
+    NIBBLE_ASSIGN(Listed single, listed_by(config_.extra.matcher(), layer));
+    if (single.says != Says::kNothing) return single;
+    return QuantizationConfig::listed(layer);
+  }
+
   Result<void> read(const base::Json& dictionary) {
-    check_keys(dictionary, kKnown, kHarmless, warnings);
-    NIBBLE_TRY(read_packing(dictionary));
-    NIBBLE_ASSIGN(general_, read_params(dictionary, general_));
-    NIBBLE_TRY(read_extra(dictionary));
-    return read_activations(dictionary);
+    NIBBLE_ASSIGN(config_, auto_round::read_config(dictionary));
+    notes = config_.notes;
+    warnings = config_.warnings;
+    return {};
   }
 
  private:
@@ -112,49 +102,28 @@ class AutoRoundConfig : public QuantizationConfig {
     ScaledCodes codes;
     codes.scheme = scheme();
     codes.weight = suffix;
-    if (find_tensor(tensors, layer.module, "weight_scale_inv") != nullptr) {
-      codes.scale = "weight_scale_inv";
-    }
-    const TensorInfo* scale = find_tensor(tensors, layer.module, codes.scale);
-    if (scale == nullptr) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("{} is {}, but {}.weight_scale is missing", weight.name,
-                              tensor::name(weight.dtype), layer.module));
-    }
-    const bool mx = scale->dtype == DType::kU8, packed = suffix == "weight_packed";
-    const bool nv = packed && !mx;
-    const int64_t group = nv ? 16 : 32;
-    if (nv && scale->dtype != DType::kE4M3) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{} is {}: of the packed floats of auto-round mx_fp is read, whose "
-                              "scales are u8, and nv_fp, whose scales are e4m3",
-                              scale->name, tensor::name(scale->dtype)));
-    }
-    if ((mx || nv) && layer.k % group != 0) {
-      return fail(ErrorCode::kUnsupported, fmt::format("{}: {} inputs are not whole groups of {}",
-                                                       layer.module, layer.k, group));
-    }
-    if (packed && mx && squeezed(scale->shape) == squeezed({layer.n, layer.k / 16})) {
+    NIBBLE_ASSIGN(const ScaleBeside beside, scale_beside(layer, tensors, weight));
+    codes.scale = beside.suffix;
+    const TensorInfo* scale = beside.info;
+    if (scale->dtype == DType::kU8 && layer.k > 16 &&
+        squeezed(scale->shape) == squeezed({layer.n, layer.k / 16})) {
       return fail(
           ErrorCode::kUnsupported,
           fmt::format("{} {} {}: one for 16 inputs: scales of nvfp4_v2 (e5m3), which are "
                       "not read",
                       scale->name, tensor::name(scale->dtype), tensor::to_string(scale->shape)));
     }
-    codes.element = packed ? tensor::Element::kE2M1 : element_of_fp8(weight.dtype);
-    codes.codes = packed ? Codes::kNibblesK : Codes::kBytes;
-    codes.code_types = packed ? std::vector{DType::kU8} : kFp8Types;
-    if (!packed && !is_fp8(weight.dtype)) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: expected a type of fp8 or a plain float, found {}", weight.name,
-                              tensor::name(weight.dtype)));
+    NIBBLE_ASSIGN(const FloatScales scales,
+                  read_stored_floats(layer, weight, *scale,
+                                     {config_.block, "weight_block_size", "not of 6 bits"}, codes));
+    if (codes.codes != Codes::kBytes && scales == FloatScales::kPlain) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} is {}: of the packed floats of auto-round mx_fp is read, whose "
+                              "scales are u8, and nv_fp, whose scales are e4m3",
+                              scale->name, tensor::name(scale->dtype)));
     }
-    codes.area = {1, group};
-    if (!mx && !nv) {
-      NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, block_, "weight_block_size"));
-    }
-    codes.activation = activation_for(params, mx, nv);
-    if (nv) {
+    codes.activation = activation_for(params, scales);
+    if (scales == FloatScales::kE4M3) {
       codes.scale2 = "weight_global_scale";
       codes.input_scale = "input_global_scale";
       codes.scale2_divides = codes.input_scale_divides = true;
@@ -163,112 +132,22 @@ class AutoRoundConfig : public QuantizationConfig {
     return scaled_codes_method(layer, tensors, std::move(codes));
   }
 
-  tensor::ActivationFormat activation_for(const Params& params, bool mx, bool nv) const {
-    using Activation = tensor::ActivationFormat;
-    Activation out;
-    if (params.act_bits >= 16) return out;
-    out.type = params.act_bits == 4 ? Activation::Type::kE2M1 : Activation::Type::kE4M3;
-    if (mx) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = 32;
-      out.scale_rule = ceil_ ? Activation::ScaleRule::kE8M0Ceil : Activation::ScaleRule::kE8M0Floor;
-    } else if (nv && params.act_bits == 4) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = 16;
-      out.scale_rule = Activation::ScaleRule::kE4M3;
-    } else if (static_) {
-      out.granularity = Activation::Granularity::kTensor;
-      out.is_static = true;
-    } else if (block_.k > 0) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = block_.k;
+  tensor::ActivationFormat activation_for(const Params& params, FloatScales scales) const {
+    if (params.act_bits >= 16) return {};
+    const ActivationType type =
+        params.act_bits == 4 ? ActivationType::kE2M1 : ActivationType::kE4M3;
+    if (scales == FloatScales::kPowersOfTwo) {
+      return per_group(type, 32,
+                       config_.rounds_exponents_up ? ScaleRule::kE8M0Ceil : ScaleRule::kE8M0Floor);
     }
-    return out;
+    if (scales == FloatScales::kE4M3 && params.act_bits == 4) {
+      return per_group(type, 16, ScaleRule::kE4M3);
+    }
+    if (config_.static_activations) return stored_scale(type);
+    return config_.block.k > 0 ? per_group(type, config_.block.k) : per_token(type);
   }
 
-  Result<void> read_packing(const base::Json& dictionary) {
-    NIBBLE_ASSIGN(std::string label, dictionary.get_string_or("packing_format", ""));
-    const char* key = "packing_format";
-    if (label.empty()) {
-      NIBBLE_ASSIGN(label, dictionary.get_string_or("backend", "auto"));
-      key = "backend";
-    }
-    GptqLayout& ints = general_.ints;
-    const bool own = contains(label, "auto_round") || contains(label, "autoround");
-    const bool less_one = contains(label, "gptq") && !contains(label, "gptqmodel");
-    ints.v2 = own && !less_one;
-    ints.any_version = true;
-    ints.version = fmt::format("{} is {}", key, label);
-    if (contains(label, "fake")) {
-      notes.push_back(
-          fmt::format("{}: {} is {}: the weights are stored as floats, already rounded; "
-                      "activations are left alone",
-                      dictionary.where(), key, label));
-    }
-    return {};
-  }
-
-  // `p` holds what the key's absence means.
-  static Result<Params> read_params(const base::Json& from, Params p) {
-    NIBBLE_ASSIGN(p.ints.bits, int_key_or(from, "bits", p.ints.bits));
-    const base::Json* group = from.find_set("group_size");
-    if (group != nullptr && !group->is_array()) {  // FP8's blocks are a list
-      NIBBLE_ASSIGN(const int64_t size, int_key(from, "group_size"));
-      if (size != 0) {  // 0 is per tensor, of FP8
-        NIBBLE_ASSIGN(p.ints.group, group_size_key(from, "group_size"));
-      }
-    }
-    NIBBLE_ASSIGN(p.ints.sym, from.get_bool_or("sym", p.ints.sym));
-    NIBBLE_ASSIGN(p.act_bits, int_key_or(from, "act_bits", p.act_bits));
-    return p;
-  }
-
-  // {"module or regular expression": {"bits": ...}}. A name that is no expression is an exact name
-  // and comes first.
-  Result<void> read_extra(const base::Json& dictionary) {
-    const base::Json* extra = dictionary.find_set("extra_config");
-    if (extra == nullptr) return {};
-    const std::string where = fmt::format("{}: extra_config", dictionary.where());
-    if (!extra->is_object()) {
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}: expected an object, found {}", where, extra->describe()));
-    }
-    std::vector<std::string> rules;
-    for (const bool exact : {true, false}) {
-      for (const auto& [key, value] : extra->as_object()) {
-        if ((key.find_first_of("*+?[](){}|^$\\") == std::string::npos) != exact) continue;
-        if (!value.is_object()) {
-          return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected an object, found {}",
-                                                       where, key, value.describe()));
-        }
-        NIBBLE_ASSIGN(Params params, read_params(value, general_));
-        overrides_.push_back(std::move(params));
-        rules.push_back(exact ? key : fmt::format("re:.*(?:{})", key));
-      }
-    }
-    NIBBLE_ASSIGN(extra_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
-    for (size_t i = 0; i < overrides_.size(); ++i) {
-      if (overrides_[i].ints.bits >= 16) extra_.set_says(i, Says::kLeftAlone);
-    }
-    return {};
-  }
-
-  Result<void> read_activations(const base::Json& dictionary) {
-    NIBBLE_ASSIGN(const bool dynamic, dictionary.get_bool_or("act_dynamic", true));
-    static_ = !dynamic;
-    NIBBLE_ASSIGN(const std::string kind, dictionary.get_string_or("act_data_type", ""));
-    ceil_ = contains(kind, "rceil");
-    const base::Json* group = dictionary.find_set("group_size");
-    const bool listed = group != nullptr && group->is_array();
-    NIBBLE_ASSIGN(block_, block_key(dictionary, listed ? "group_size" : "weight_block_size"));
-    return {};
-  }
-
-  Params general_;
-  NameMatcher extra_;
-  std::vector<Params> overrides_;  // of each rule of extra_
-  Area block_;
-  bool static_ = false, ceil_ = false;  // activations: per tensor; powers of two rounded up
+  auto_round::Config config_;
 };
 
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "auto-round"; }

@@ -171,6 +171,33 @@ TEST(auto_round, extra_config_has_names_before_expressions_and_16_bits_for_what_
   EXPECT_EQ(dequantize(*searched), wide.expected());
 }
 
+TEST(auto_round, names_of_blocks_and_modules_say_what_is_quantized) {
+  const auto says = [](const std::string& more, const std::string& module, bool vocabulary) {
+    const auto config = parse_config(
+        TestCheckpoint(), R"({"quant_method": "auto-round", "bits": 4, "group_size": 32, )" + more);
+    EXPECT_TRUE(config) << message(config);
+    return *(*config)->listed({module, 8, 8, false, {}, vocabulary});
+  };
+  const std::string at = "config.json: quantization_config: ", out = "vision.blocks.0.fc1";
+  const std::string lists = R"("block_name_to_quantize": "model.layers.0, model.layers.1",
+      "modules_to_not_convert": ["model.layers.0.mlp.down_proj"],
+      "extra_config": {"vision.blocks.0.fc2": {"bits": 8}, "lm_head": {"bits": 8}}})";
+  const Listed inside = says(lists, kModule, false);
+  EXPECT_EQ(inside.says, Says::kQuantized);
+  EXPECT_EQ(inside.by, at + "block_name_to_quantize: \"model.layers.0\"");
+  EXPECT_EQ(says(lists, "model.layers.10.mlp.up_proj", false).says, Says::kLeftAlone);
+  EXPECT_EQ(says(lists, out, false).by, at + "block_name_to_quantize (by not naming it)");
+  const Listed alone = says(lists, "model.layers.0.mlp.down_proj", false);
+  EXPECT_EQ(alone.says, Says::kLeftAlone);
+  EXPECT_EQ(alone.by, at + "modules_to_not_convert: \"model.layers.0.mlp.down_proj\"");
+  // extra_config names single layers, wherever they are.
+  EXPECT_EQ(says(lists, "vision.blocks.0.fc2", false).says, Says::kQuantized);
+  EXPECT_EQ(says(lists, "lm_head", true).says, Says::kQuantized);
+  EXPECT_EQ(says(R"("to_quant_block_names": [["model.layers.0"]]})", out, false).says,
+            Says::kLeftAlone);
+  EXPECT_EQ(says(R"("to_quant_block_names": null})", out, false).says, Says::kNothing);
+}
+
 TEST(auto_round, the_shape_of_qweight_tells_autoawqs_layout) {
   TestCheckpoint checkpoint;
   checkpoint.add<uint32_t>(kModule + ".qweight", DType::kS32, {1, 1}, {0x825e6913});
@@ -223,6 +250,9 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "rotation_config": {"hadamard": "random"})"),
             "config.json: quantization_config: rotation_config is given: the inputs of its layers "
             "are to be rotated, which is not done yet");
+  EXPECT_EQ(message(load_layer(e.checkpoint(), e.config("zip", true, ""), e.layer())),
+            "config.json: quantization_config: packing_format is \"zip\", which is not known: it "
+            "decides how zero points are stored");
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "extra_config": 7)"),
             "config.json: quantization_config: extra_config: expected an object, found the integer "
             "7");
@@ -238,8 +268,8 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   TestCheckpoint nv;
   nv.add(kModule + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(1024));
   EXPECT_EQ(refusal(nv, ""),
-            "model.layers.0.mlp.up_proj.weight_packed is u8, but "
-            "model.layers.0.mlp.up_proj.weight_scale is missing");
+            "model.layers.0.mlp.up_proj.weight_packed is u8, but has no scale: neither "
+            "weight_scale_inv nor weight_scale is stored");
   nv.add(kModule + ".weight_scale", DType::kF16, {32, 4}, std::vector<uint16_t>(128));
   EXPECT_EQ(refusal(nv, ""),
             "model.layers.0.mlp.up_proj.weight_scale is f16: of the packed floats of auto-round "
@@ -251,8 +281,10 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   TestCheckpoint bytes;
   bytes.add(kModule + ".weight", DType::kU8, {32, 64}, std::vector<uint8_t>(2048));
   bytes.add(kModule + ".weight_scale", DType::kF32, {}, std::vector<float>{1});
-  EXPECT_EQ(refusal(bytes, ""),
-            "model.layers.0.mlp.up_proj.weight: expected a type of fp8 or a plain float, found u8");
+  EXPECT_EQ(
+      refusal(bytes, ""),
+      "model.layers.0.mlp.up_proj.weight u8 (32, 64): of floats of a byte or less fp8 (N, K), and "
+      "as u8 fp6 (N, 3K/4) and fp4 (N, K/2) are read; N is 32 and K 64");
 }
 
 TEST(auto_round, nv_fp_has_scales_on_two_levels_that_divide) {
@@ -303,7 +335,8 @@ TEST(auto_round, micro_scaled_floats_have_scales_that_are_powers_of_two) {
   EXPECT_EQ(wide->activation.scale_rule, tensor::ActivationFormat::ScaleRule::kE8M0Floor);
   EXPECT_EQ(message(load_layer(eight, R"({"quant_method": "auto-round", "group_size": 32})",
                                {kModule, 1, 33, false, {}})),
-            "model.layers.0.mlp.up_proj: 33 inputs are not whole groups of 32");
+            "model.layers.0.mlp.up_proj.weight_scale is (1, 1), but a scale that is a power of two "
+            "says blocks of 1 x 32, which makes (1, 2)");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "quant/awq_layout.h"
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/schemes/quark_ints.h"
 #include "quant/stored.h"
@@ -87,7 +88,7 @@ class AwqConfig : public QuantizationConfig {
     }
     const bool old_group = dictionary.find_set("group_size") == nullptr;
     NIBBLE_ASSIGN(group_, group_size_key(dictionary, old_group ? "q_group_size" : "group_size"));
-    NIBBLE_ASSIGN(const bool zero_point, dictionary.get_bool_or("zero_point", true));
+    NIBBLE_ASSIGN(const bool zero_point, bool_key_or(dictionary, "zero_point", true));
     NIBBLE_ASSIGN(const std::string pack_method,
                   choice_key(dictionary, "pack_method", {"reorder", "order"}));
     if (dictionary.find_set("pack_method") != nullptr && (pack_method == "order" || !zero_point)) {

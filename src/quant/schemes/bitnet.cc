@@ -19,6 +19,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -62,9 +64,7 @@ class BitnetMethod : public LinearMethod {
   }
 
   tensor::ActivationFormat activation_format() const override {
-    tensor::ActivationFormat out;
-    out.type = tensor::ActivationFormat::Type::kS8;
-    return out;
+    return per_token(ActivationType::kS8);
   }
 
   std::vector<WeightSpec> create_weights() const override { return specs_; }
@@ -176,7 +176,7 @@ class BitnetConfig : public QuantizationConfig {
                   choice_key(dictionary, "linear_class", {"bitlinear", "autobitlinear"}));
     NIBBLE_ASSIGN(const std::string mode,
                   choice_key(dictionary, "quantization_mode", {"offline", "online"}));
-    NIBBLE_ASSIGN(const bool norm, dictionary.get_bool_or("use_rms_norm", false));
+    NIBBLE_ASSIGN(const bool norm, bool_key_or(dictionary, "use_rms_norm", false));
     if (norm) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: use_rms_norm is true: a norm in front of every linear layer is "

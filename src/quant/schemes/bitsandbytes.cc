@@ -19,6 +19,7 @@
 
 #include <numeric>
 
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/schemes/bitsandbytes_blocks.h"
 #include "quant/stored.h"

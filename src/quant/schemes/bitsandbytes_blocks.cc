@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "quant/keys.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
@@ -42,7 +43,7 @@ Result<double> read_state(const BnbBlocks& b, const RawWeights& raw) {
   if (type != tensor::name(b.element)) {
     return differs("quant_type", type, std::string(tensor::name(b.element)));
   }
-  NIBBLE_ASSIGN(const int64_t size, state.get_int("blocksize"));
+  NIBBLE_ASSIGN(const int64_t size, int_key(state, "blocksize"));
   // One block of any size holds all.
   const auto same = [](int64_t total, int64_t said, int64_t found) {
     return said == found || (said > 0 && ceil_div(total, said) == 1 && ceil_div(total, found) == 1);
@@ -56,11 +57,11 @@ Result<double> read_state(const BnbBlocks& b, const RawWeights& raw) {
     return differs("shape", shape->dump(), expected);
   }
   if (b.nested == 0) return 0.0;
-  NIBBLE_ASSIGN(const int64_t nested, state.get_int("nested_blocksize"));
+  NIBBLE_ASSIGN(const int64_t nested, int_key(state, "nested_blocksize"));
   if (!same(ceil_div(b.n * b.k, b.size), nested, b.nested)) {
     return differs("nested_blocksize", fmt::format("{}", nested), fmt::format("{}", b.nested));
   }
-  return state.get_double("nested_offset");
+  return double_key(state, "nested_offset");
 }
 
 Result<void> check_table(const BnbBlocks& b, const RawWeights& raw) {

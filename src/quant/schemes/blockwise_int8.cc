@@ -9,6 +9,7 @@
 // Activations are int8, symmetric, per token and bk inputs, to nearest.
 #include <fmt/format.h>
 
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"

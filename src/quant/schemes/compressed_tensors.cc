@@ -71,7 +71,10 @@ class CompressedConfig : public QuantizationConfig {
       if (out.says != Says::kNothing || !is_of_class(layer.module, name)) continue;
       out = {Says::kQuantized, fmt::format("{}: \"{}\"", config_.targets.where(), name)};
     }
-    return out;
+    if (out.says != Says::kNothing || !quantizes_weights()) return out;
+    NIBBLE_ASSIGN(const Group* named, named_group(layer.module));
+    if (named != nullptr) return Listed{Says::kQuantized, config_.targets.where()};
+    return Listed{Says::kLeftAlone, fmt::format("{} (by not naming it)", config_.targets.where())};
   }
 
   std::string unused_reason(const TensorInfo& info) const override {
@@ -119,14 +122,19 @@ class CompressedConfig : public QuantizationConfig {
   }
 
  private:
+  bool quantizes_weights() const {
+    return std::any_of(config_.groups.begin(), config_.groups.end(),
+                       [](const Group& g) { return g.weights.has_value(); });
+  }
+
   static bool is_only_sparse(const LinearLayer& layer, const TensorLookup& tensors) {
     const TensorInfo* kept = compressed::codes_of(layer, tensors);
     return kept == nullptr || tensor::is_plain_float(kept->dtype);
   }
 
-  // The group that quantizes a layer's weights, by its name, its class, or the name of the layer it
-  // is fused into; the only group when no target speaks of it. Null: several, and none speaks.
-  Result<const Group*> group_of(const std::string& module) const {
+  // The group whose targets have a layer's name, its class, or the name of the layer it is fused
+  // into; null: none has.
+  Result<const Group*> named_group(const std::string& module) const {
     NIBBLE_ASSIGN(auto rule, config_.targets.match(module));
     if (rule) return &config_.groups[config_.group_of_target[*rule]];
     for (const auto& [name, group] : config_.classes) {
@@ -137,7 +145,14 @@ class CompressedConfig : public QuantizationConfig {
       NIBBLE_ASSIGN(rule, config_.targets.match(fused));
       if (rule) return &config_.groups[config_.group_of_target[*rule]];
     }
-    const Group* only = nullptr;
+    return static_cast<const Group*>(nullptr);
+  }
+
+  // The group that quantizes a layer's weights; the only one when no target speaks of the layer.
+  // Null: several, and none speaks.
+  Result<const Group*> group_of(const std::string& module) const {
+    NIBBLE_ASSIGN(const Group* only, named_group(module));
+    if (only != nullptr) return only;
     for (const Group& group : config_.groups) {
       if (!group.weights) continue;
       if (only != nullptr) return static_cast<const Group*>(nullptr);
@@ -171,12 +186,10 @@ class CompressedConfig : public QuantizationConfig {
   }
 
   Failure no_group(const LinearLayer& layer, bool ignored) const {
-    const bool any = std::any_of(config_.groups.begin(), config_.groups.end(),
-                                 [](const Group& g) { return g.weights.has_value(); });
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is stored quantized, but {}{}", layer.module,
-                            any ? "no target of config_groups is its name or class"
-                                : "config_groups quantizes no weights",
+                            quantizes_weights() ? "no target of config_groups is its name or class"
+                                                : "config_groups quantizes no weights",
                             ignored ? ", and it is in the ignore list" : ""));
   }
 

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <initializer_list>
+#include <tuple>
 
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -51,57 +50,15 @@ Failure both(const Json& arguments, std::string_view a, std::string_view b, std:
                fmt::format("{}, but {}; {}", shown(arguments, a), shown(arguments, b), why));
 }
 
-// true, false, or a string of a closed list; `fallback` when absent.
-Result<std::string> word_key(const Json& arguments, std::string_view key, std::string fallback,
-                             std::initializer_list<std::string_view> words) {
-  const Json* value = arguments.find_set(key);
-  if (value == nullptr) return fallback;
-  std::string word = value->is_bool()     ? (value->as_bool() ? "true" : "false")
-                     : value->is_string() ? value->as_string()
-                                          : std::string();
-  for (char& c : word) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  if (std::find(words.begin(), words.end(), word) != words.end()) return word;
-  return wrong(arguments, ErrorCode::kUnsupported,
-               fmt::format("{} is {}; known are: {}", key, value->dump(), fmt::join(words, ", ")));
-}
-
-// [128, 128], or "128x128" as early versions wrote it.
-Result<void> read_block(const Json& arguments, Arguments& out) {
-  const Json* block = arguments.find_set("block_structure");
-  if (block == nullptr) return {};
-  int64_t n = 0, k = 0;
-  if (block->is_string()) {
-    const std::string& text = block->as_string();
-    const char* end = text.data() + text.size();
-    const auto [middle, error] = std::from_chars(text.data(), end, n);
-    if (error == std::errc() && middle != end && *middle == 'x') {
-      const auto [last, second] = std::from_chars(middle + 1, end, k);
-      if (second != std::errc() || last != end) k = 0;
-    }
-  } else if (block->is_array() && block->as_array().size() == 2 && block->as_array()[0].is_int() &&
-             block->as_array()[1].is_int()) {
-    n = block->as_array()[0].as_int();
-    k = block->as_array()[1].as_int();
-  }
-  if (n <= 0 || k <= 0) {
-    return wrong(
-        arguments, ErrorCode::kCorrupt,
-        fmt::format("block_structure: expected two positive integers, found {}", block->dump()));
-  }
-  out.block_n = n;
-  out.block_k = k;
-  return {};
-}
-
 Result<void> read_strategy(const Json& arguments, Arguments& out) {
   std::optional<int64_t> group;
   if (arguments.find_set("group_size") != nullptr) {
     NIBBLE_ASSIGN(group, group_size_key(arguments, "group_size"));
   }
   out.group = group.value_or(0);
-  NIBBLE_TRY(read_block(arguments, out));
+  // [128, 128], or "128x128" as early versions wrote it.
+  NIBBLE_ASSIGN(const auto block, pair_key(arguments, "block_structure"));
+  std::tie(out.block_n, out.block_k) = block;
   if (arguments.find_set("strategy") == nullptr) {
     out.strategy = out.block_n != 0 ? Strategy::kBlock
                    : !group         ? Strategy::kTensor
@@ -133,7 +90,7 @@ Result<void> read_number_type(const Json& arguments, Arguments& out) {
   NIBBLE_ASSIGN(out.bits, int_key_or(arguments, "num_bits", 8));
   NIBBLE_ASSIGN(const std::string type, choice_key(arguments, "type", {"int", "float"}));
   out.is_float = type == "float";
-  NIBBLE_ASSIGN(out.symmetric, arguments.get_bool_or("symmetric", true));
+  NIBBLE_ASSIGN(out.symmetric, bool_key_or(arguments, "symmetric", true));
   if (out.is_float && out.bits != 4 && out.bits != 6 && out.bits != 8) {
     return both(arguments, "num_bits", "type", "floats of 4, 6 and 8 bits are read");
   }
@@ -143,10 +100,15 @@ Result<void> read_number_type(const Json& arguments, Arguments& out) {
   if (out.bits < 2 || out.bits > 8) {
     return both(arguments, "num_bits", "type", "integers of 2 to 8 bits are read");
   }
-  NIBBLE_ASSIGN(const std::string scale, arguments.get_string_or("scale_dtype", ""));
-  out.power_of_two = scale == "torch.uint8" || scale == "uint8" ||
-                     scale == "torch.float8_e8m0fnu" || scale == "float8_e8m0fnu";
-  return {};
+  NIBBLE_ASSIGN(std::string scale, arguments.get_string_or("scale_dtype", "float32"));
+  if (scale.starts_with("torch.")) scale.erase(0, 6);
+  out.power_of_two = scale == "uint8" || scale == "float8_e8m0fnu";
+  for (const char* known :
+       {"uint8", "float8_e8m0fnu", "float8_e4m3fn", "float32", "bfloat16", "float16", "float64"}) {
+    if (scale == known) return {};
+  }
+  return wrong(arguments, ErrorCode::kUnsupported,
+               fmt::format("{}, which is not known", shown(arguments, "scale_dtype")));
 }
 
 Result<Arguments> read_arguments(const Json& from, std::vector<std::string>& warnings) {
@@ -155,13 +117,12 @@ Result<Arguments> read_arguments(const Json& from, std::vector<std::string>& war
   check_keys(from, kArgumentKeys, kArgumentHarmless, warnings);
   NIBBLE_TRY(read_number_type(from, out));
   NIBBLE_TRY(read_strategy(from, out));
-  NIBBLE_ASSIGN(const std::string dynamic,
-                word_key(from, "dynamic", "false", {"false", "true", "local"}));
+  NIBBLE_ASSIGN(const std::string dynamic, word_key(from, "dynamic", {"false", "true", "local"}));
   out.dynamic = dynamic != "false";
   out.local = dynamic == "local";
-  NIBBLE_ASSIGN(const std::string order,
-                word_key(from, "actorder", "false",
-                         {"false", "true", "group", "dynamic", "weight", "static"}));
+  NIBBLE_ASSIGN(
+      const std::string order,
+      word_key(from, "actorder", {"false", "true", "group", "dynamic", "weight", "static"}));
   out.act_order = order == "true" || order == "group" || order == "dynamic";
   if (dynamic == "local" && out.strategy != Strategy::kTensorGroup) {
     return both(from, "dynamic", "strategy", "only groups below one scale of the tensor are");

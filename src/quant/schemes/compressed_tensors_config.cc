@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/schemes/compressed_tensors_arguments.h"
 #include "quant/stored.h"
@@ -83,22 +84,17 @@ Result<void> sort_targets(std::vector<std::pair<std::string, size_t>> targets,
 }
 
 Result<void> read_groups(const Json& dictionary, Config& config) {
-  const Json* groups = dictionary.find_set("config_groups");
-  if (groups == nullptr) return {};
   const std::string where = fmt::format("{}: config_groups", dictionary.where());
-  if (!groups->is_object()) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: expected an object, found {}", where, groups->describe()));
-  }
+  NIBBLE_ASSIGN(const base::JsonObject groups, objects_key(dictionary, "config_groups"));
   std::vector<std::pair<std::string, size_t>> targets;
-  for (const auto& [name, value] : groups->as_object()) {
-    if (!value.is_object()) {
-      return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected an object, found {}", where,
-                                                   name, value.describe()));
-    }
+  for (const auto& [name, value] : groups) {
     NIBBLE_TRY(check_format(value));
     NIBBLE_ASSIGN(Group group, read_group(value, name, config));
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(value, "targets"));
+    if (groups.size() > 1 && value.find_set("targets") == nullptr) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{}: targets is missing, and it is not the only group", group.where));
+    }
     if (!group.weights) {
       config.notes.push_back(fmt::format(
           "{}: quantizes no weights: nothing of it is applied to a layer", group.where));
@@ -119,7 +115,7 @@ Result<void> read_application(const Json& from, const std::string& group, const 
   if (location == "weight_input" || location == "weight_output") return {};
   const std::string& where = scheme.where();
   NIBBLE_ASSIGN(const std::string type, scheme.get_string("type"));
-  NIBBLE_ASSIGN(const bool randomize, scheme.get_bool_or("randomize", false));
+  NIBBLE_ASSIGN(const bool randomize, bool_key_or(scheme, "randomize", false));
   if (location != "input" || type != "hadamard" || randomize) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: a transform of type \"{}\"{} at \"{}\" is applied while the model "

@@ -491,6 +491,26 @@ TEST(compressed_tensors, a_quantized_layer_that_no_group_speaks_of_is_refused) {
                 "the ignore list");
 }
 
+TEST(compressed_tensors, a_layer_that_no_target_names_is_listed_as_left_alone) {
+  const auto listed = [](const std::string& targets, const std::string& module) {
+    const auto config = parse_config(TestCheckpoint(), dictionary(kInt4, "", "", targets));
+    EXPECT_TRUE(config) << message(config);
+    return *(*config)->listed(layer(8, 8, module));
+  };
+  const Listed other = listed("\"re:.*down_proj\"", kModule);
+  EXPECT_EQ(other.says, Says::kLeftAlone);
+  EXPECT_EQ(other.by, kGroups + "targets (by not naming it)");
+  // Its codes are read all the same, as the only group says: the plan tells of it.
+  const auto weight = load_layer(with_packed(4, 16, 4, 2),
+                                 dictionary(kInt4, "", "", "\"re:.*down_proj\""), layer(4, 16));
+  ASSERT_TRUE(weight) << message(weight);
+  expect_codes(*weight, 4, 8);
+  EXPECT_EQ(listed("\"re:.*up_proj\"", kModule).says, Says::kQuantized);
+  EXPECT_EQ(listed("\"Linear\"", kModule).says, Says::kQuantized);
+  EXPECT_EQ(listed("\"re:.*gate_up_proj\"", kModule).says, Says::kQuantized);  // fused
+  EXPECT_EQ(listed("\"Linear\"", "model.embed_tokens").says, Says::kLeftAlone);
+}
+
 TEST(compressed_tensors, embeddings_have_their_own_class) {
   TestCheckpoint checkpoint = with_packed(2, 16, 4, 1);
   for (const char* suffix : {".weight_packed", ".weight_scale"}) {
@@ -646,6 +666,11 @@ TEST(compressed_tensors, unknown_values_are_refused_wherever_they_stand) {
       refusal(dictionary(R"("strategy": "row")")),
       w + "strategy is \"row\"; known are: tensor, channel, group, tensor_group, block, token, "
           "attn_head");
+  EXPECT_EQ(refusal(dictionary(kFp8 + R"(, "scale_dtype": "torch.float6")")),
+            w + "scale_dtype is \"torch.float6\", which is not known");
+  EXPECT_EQ(refusal(R"({"quant_method": "compressed-tensors", "config_groups": {
+                "g": {"targets": ["Linear"], "weights": {}}, "h": {"weights": {}}}})"),
+            kGroups + "h: targets is missing, and it is not the only group");
   EXPECT_EQ(refusal(dictionary(R"("actorder": 3)")),
             w + "actorder is 3; known are: false, true, group, dynamic, weight, static");
   EXPECT_EQ(refusal(dictionary(R"("strategy": "block", "block_structure": [128])")),

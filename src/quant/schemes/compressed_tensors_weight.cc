@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "quant/act_order.h"
 #include "quant/packed_words.h"
@@ -19,16 +18,6 @@ namespace {
 using tensor::DType;
 using tensor::Element;
 using tensor::TensorView;
-
-Element integer_element(int64_t bits, bool is_signed) {
-  constexpr std::array<Element, 9> kSigned = {Element::kS2, Element::kS2, Element::kS2,
-                                              Element::kS3, Element::kS4, Element::kS5,
-                                              Element::kS6, Element::kS7, Element::kS8};
-  constexpr std::array<Element, 9> kUnsigned = {Element::kU2, Element::kU2, Element::kU2,
-                                                Element::kU3, Element::kU4, Element::kU5,
-                                                Element::kU6, Element::kU7, Element::kU8};
-  return (is_signed ? kSigned : kUnsigned)[static_cast<size_t>(bits)];
-}
 
 Element element_of(const Form& f) {
   if (!f.is_float) return integer_element(f.bits, !f.asymmetric);

@@ -24,6 +24,7 @@
 
 #include <algorithm>
 
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 

@@ -11,6 +11,7 @@
 
 #include <cmath>
 
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"

@@ -23,6 +23,8 @@
 #include <cmath>
 
 #include "base/number.h"
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -52,11 +54,7 @@ class OnlineFp8Method : public LinearMethod {
     format.scaled = true;
     return format;
   }
-  Activation activation_format() const override {
-    Activation out;
-    out.type = Activation::Type::kE4M3;
-    return out;
-  }
+  Activation activation_format() const override { return per_token(ActivationType::kE4M3); }
   std::vector<WeightSpec> create_weights() const override { return specs_; }
 
   Result<tensor::QuantizedWeight> process_weights_after_loading(
@@ -108,7 +106,7 @@ class Fp8Config : public ScaledCodesConfig {
     return ScaledCodesConfig::linear_method(layer, tensors);
   }
 
-  Result<void> read(const base::Json& dictionary) {
+  Result<void> read(const base::Json& dictionary, const TensorLookup& tensors) {
     check_keys(dictionary, kKnown, kHarmless, warnings);
     NIBBLE_TRY(dictionary.get_string("activation_scheme"));  // it has no default
     NIBBLE_ASSIGN(const std::string activation,
@@ -124,6 +122,7 @@ class Fp8Config : public ScaledCodesConfig {
                               dictionary.where()));
     }
     set_activation(activation == "static");
+    if (linears.block.n == 0) find_blocks(tensors);
     return read_ignored(dictionary, {"ignored_layers", "modules_to_not_convert"});
   }
 
@@ -142,19 +141,15 @@ class Fp8Config : public ScaledCodesConfig {
     notes.push_back(fmt::format("no quantization_config: activations taken as {}",
                                 is_static ? "static, for there are input scales" : "dynamic"));
     set_activation(is_static);
+    find_blocks(tensors);
   }
 
  private:
   // Per tensor when static; else per token, per token and bk inputs with blocks.
   void set_activation(bool is_static) {
-    Activation& out = linears.activation;
-    out.type = Activation::Type::kE4M3;
-    out.is_static = is_static;
-    if (is_static) out.granularity = Activation::Granularity::kTensor;
-    if (linears.block.n != 0) {
-      out.granularity = Activation::Granularity::kGroup;
-      out.group = linears.block.k;
-    }
+    linears.activation = linears.block.n != 0 ? per_group(ActivationType::kE4M3, linears.block.k)
+                         : is_static          ? stored_scale(ActivationType::kE4M3)
+                                              : per_token(ActivationType::kE4M3);
     linears.input_scale_unused = "activation_scheme is dynamic";
   }
 
@@ -168,7 +163,7 @@ Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) 
   if (facts.quantization == nullptr) {
     config->infer(facts.tensors);
   } else {
-    NIBBLE_TRY(config->read(*facts.quantization));
+    NIBBLE_TRY(config->read(*facts.quantization, facts.tensors));
   }
   return std::unique_ptr<QuantizationConfig>(std::move(config));
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "base/number.h"
 #include "quant/test_support.h"
@@ -214,10 +215,10 @@ TEST(fp8, a_scale_of_a_strange_shape_is_refused) {
   EXPECT_EQ(message(load_layer(checkpoint, kDynamic, layer)),
             kModule +
                 ".weight_scale_inv: (2, 4) is neither one scale nor one per output (6), and "
-                "weight_block_size is not given");
+                "weight_block_size is not given: blocks of 3 to 5 x 3 would have as many");
 }
 
-TEST(fp8, blocks_that_no_key_gives_are_found_when_their_sides_are_powers_of_two) {
+TEST(fp8, blocks_that_no_key_gives_are_found) {
   const LinearLayer layer{kModule, 6, 40, false, {}};
   TestCheckpoint checkpoint = weight_only(6, 40);
   checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 3}, {1, 2, 3, 4, 5, 6});
@@ -236,6 +237,55 @@ TEST(fp8, blocks_that_no_key_gives_are_found_when_their_sides_are_powers_of_two)
             kModule +
                 ".weight_scale_inv (1, 3) has a scale per block, but the activations are static; "
                 "block weights have dynamic activations");
+}
+
+TEST(fp8, blocks_that_no_key_gives_have_sides_of_1_or_that_divide_the_sizes) {
+  for (const auto& [shape, format] : {std::pair<Shape, const char*>{{96, 3}, "e4m3g32"},
+                                      {{3, 96}, "e4m3b32x1"},
+                                      {{6, 3}, "e4m3b16x32"},
+                                      {{6, 1}, "e4m3b16x96"},
+                                      {{2, 3}, "e4m3b64x32"}}) {
+    TestCheckpoint checkpoint = weight_only(96, 96);
+    std::vector<float> scales(static_cast<size_t>(*tensor::element_count(shape)));
+    std::iota(scales.begin(), scales.end(), 1.0f);
+    checkpoint.add(kModule + ".weight_scale_inv", DType::kF32, shape, scales);
+    auto weight = load_layer(checkpoint, kDynamic, {kModule, 96, 96, false, {}});
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(tensor::to_string(weight->format), format);
+    const int64_t block_n = weight->format.group_n, block_k = weight->format.group_k;
+    expect_weight(*weight, base::f32_from_e4m3, [&, columns = shape[1]](int64_t n, int64_t k) {
+      return static_cast<float>(n / block_n * columns + k / block_k + 1);
+    });
+  }
+}
+
+TEST(fp8, other_layers_tell_what_blocks_one_leaves_open) {
+  TestCheckpoint checkpoint = weight_only(96, 96);
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 2}, {1, 2, 3, 4});
+  const LinearLayer layer{kModule, 96, 96, false, {}};
+  auto weight = load_layer(checkpoint, kDynamic, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3b64x64");
+  checkpoint.add_bytes("other.weight", DType::kE4M3, {192, 192}, "");
+  checkpoint.add_bytes("other.weight_scale_inv", DType::kF32, {4, 4}, "");
+  weight = load_layer(checkpoint, kDynamic, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "e4m3b48x48");
+  EXPECT_EQ((*parse_config(checkpoint, kDynamic))->notes,
+            std::vector<std::string>{"weight_block_size is not given: blocks of 48 x 48 are taken "
+                                     "from the shapes of the scales"});
+}
+
+TEST(fp8, blocks_that_all_layers_together_leave_open_are_refused) {
+  TestCheckpoint checkpoint = weight_only(64, 64);
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 2}, {1, 2, 3, 4});
+  checkpoint.add_bytes("other.weight", DType::kE4M3, {128, 64}, "");
+  checkpoint.add_bytes("other.weight_scale_inv", DType::kF32, {3, 2}, "");
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, {kModule, 64, 64, false, {}})),
+            kModule +
+                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (64), and "
+                "weight_block_size is not given: blocks of 43 to 63 x 32 to 63 would have as "
+                "many");
 }
 
 TEST(fp8, a_scale_that_is_not_one_per_block_contradicts_weight_block_size) {

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include "quant/gptq_layout.h"
+#include "quant/keys.h"
+#include "quant/layer_rules.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -36,29 +38,33 @@ Result<GptqLayout> read_params(const base::Json& from, GptqLayout p) {
   if (from.find_set("group_size") != nullptr) {
     NIBBLE_ASSIGN(p.group, group_size_key(from, "group_size"));
   }
-  NIBBLE_ASSIGN(p.desc_act, from.get_bool_or("desc_act", p.desc_act));
-  NIBBLE_ASSIGN(p.sym, from.get_bool_or("sym", p.sym));
+  NIBBLE_ASSIGN(p.desc_act, bool_key_or(from, "desc_act", p.desc_act));
+  NIBBLE_ASSIGN(p.sym, bool_key_or(from, "sym", p.sym));
   return p;
 }
+
+using Override = std::optional<GptqLayout>;  // nothing: not quantized
 
 class GptqConfig : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "gptq"; }
-  std::vector<const NameMatcher*> matchers() const override { return {&dynamic_, &in_block_}; }
+  std::vector<const NameMatcher*> matchers() const override {
+    return {&dynamic_.matcher(), &in_block_};
+  }
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
     if (lost_) return by_shapes(layer, tensors);
-    NIBBLE_ASSIGN(const std::optional<size_t> rule, dynamic_.match(layer.module));
+    NIBBLE_ASSIGN(const Override* named, dynamic_.find(layer.module));
     NIBBLE_ASSIGN(const std::optional<size_t> listed, in_block_.match(layer.module));
-    const bool left_alone = (rule && !overrides_[*rule]) || (!in_block_.empty() && !listed);
+    const bool left_alone =
+        (named != nullptr && !*named) || (!in_block_.empty() && !listed.has_value());
     // What is stored outranks the lists.
     if (find_tensor(tensors, layer.module, "qweight") == nullptr &&
         (left_alone || find_tensor(tensors, layer.module, "weight") != nullptr)) {
       return unquantized_method(layer, tensors);
     }
-    return gptq_method("gptq", layer, tensors,
-                       rule && overrides_[*rule] ? *overrides_[*rule] : general_);
+    return gptq_method("gptq", layer, tensors, named != nullptr && *named ? **named : general_);
   }
 
   // Without a dictionary the shapes say the rest.
@@ -66,7 +72,9 @@ class GptqConfig : public QuantizationConfig {
     lost_ = true;
     notes.push_back(
         "no quantization_config: bits and groups are taken from the shapes of the tensors, zero "
-        "points as stored less one (checkpoint_format gptq); --quantization-config can say it");
+        "points as stored less one (checkpoint_format gptq) but where all of a layer are "
+        "2^(bits - 1), as symmetric weights of gptq_v2 have them; --quantization-config can say "
+        "it");
   }
 
   Result<void> read(const base::Json& dictionary) {
@@ -107,13 +115,14 @@ class GptqConfig : public QuantizationConfig {
     }
     layout.sym = find_tensor(tensors, layer.module, "qzeros") == nullptr;
     layout.desc_act = find_tensor(tensors, layer.module, "g_idx") != nullptr;
+    layout.unlabelled = true;
     layout.version = "no config says checkpoint_format";
     return gptq_method("gptq", layer, tensors, std::move(layout));
   }
 
   // checkpoint_format and format are two names of one key, from different versions of the tools.
   Result<void> read_layout(const base::Json& dictionary) {
-    NIBBLE_ASSIGN(const bool marlin, dictionary.get_bool_or("is_marlin_format", false));
+    NIBBLE_ASSIGN(const bool marlin, bool_key_or(dictionary, "is_marlin_format", false));
     if (marlin) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: is_marlin_format is true; the layouts gptq and gptq_v2 are read",
@@ -144,30 +153,25 @@ class GptqConfig : public QuantizationConfig {
       return fail(ErrorCode::kCorrupt,
                   fmt::format("{}: expected an object, found {}", where, dynamic->describe()));
     }
-    std::vector<std::string> rules;
     for (const auto& [key, value] : dynamic->as_object()) {
       const bool skip = key.rfind("-:", 0) == 0, keep = key.rfind("+:", 0) == 0;
-      rules.push_back("re:" + (skip || keep ? key.substr(2) : key));
       if (!skip && !value.is_object()) {
         return fail(ErrorCode::kCorrupt, fmt::format("{}: {}: expected an object, found {}", where,
                                                      key, value.describe()));
       }
-      overrides_.emplace_back();
-      if (skip) continue;
-      NIBBLE_ASSIGN(overrides_.back(), read_params(value, general_));
+      Override layout;
+      if (!skip) {
+        NIBBLE_ASSIGN(layout, read_params(value, general_));
+      }
+      dynamic_.add("re:" + (skip || keep ? key.substr(2) : key), std::move(layout),
+                   skip ? Says::kLeftAlone : Says::kQuantized);
     }
-    NIBBLE_ASSIGN(dynamic_, NameMatcher::compile(std::move(rules), where, Says::kQuantized));
-    for (size_t i = 0; i < overrides_.size(); ++i) {
-      if (!overrides_[i]) dynamic_.set_says(i, Says::kLeftAlone);
-    }
-    return {};
+    return dynamic_.compile(where);
   }
 
   bool lost_ = false;  // there is no dictionary
   GptqLayout general_;
-  NameMatcher dynamic_;
-  std::vector<std::optional<GptqLayout>>
-      overrides_;  // of each rule of dynamic_; nothing: not quantized
+  LayerRules<Override> dynamic_;
   NameMatcher in_block_;
 };
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -127,10 +128,13 @@ TEST(gptq, activations_that_are_to_be_quantized_are_refused) {
 }
 
 TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
-  for (const bool act_order : {false, true}) {
+  for (const auto& [act_order, sym, v2] : {std::array{false, false, false},
+                                           {true, false, false},
+                                           {false, true, false},
+                                           {false, true, true}}) {
     for (const int64_t bits : {3, 4, 8}) {
       Encoder e;
-      e.bits = bits, e.sym = false, e.act_order = act_order;
+      e.bits = bits, e.sym = sym, e.v2 = v2, e.act_order = act_order;
       e.fill(3);
       const TestCheckpoint checkpoint = e.checkpoint();
       CheckpointFacts facts;
@@ -142,7 +146,8 @@ TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
       EXPECT_EQ((*config)->notes,
                 std::vector<std::string>{
                     "no quantization_config: bits and groups are taken from the shapes of the "
-                    "tensors, zero points as stored less one (checkpoint_format gptq); "
+                    "tensors, zero points as stored less one (checkpoint_format gptq) but where "
+                    "all of a layer are 2^(bits - 1), as symmetric weights of gptq_v2 have them; "
                     "--quantization-config can say it"});
       const auto method = (*config)->linear_method(e.layer(), facts.tensors);
       ASSERT_TRUE(method) << message(method);
@@ -415,6 +420,22 @@ TEST(gptq, sizes_that_do_not_fill_words_are_refused) {
   const Encoder e = small();
   EXPECT_EQ(error_of(e.checkpoint(), e.config(), {kModule, 32, 60, false, {}}),
             kModule + ": 32 outputs and 60 inputs do not fill whole words of 4-bit codes");
+}
+
+TEST(gptq, flags_and_numbers_may_be_text) {
+  const Encoder e = small();
+  const auto plain = load_layer(e.checkpoint(), e.config(), e.layer());
+  ASSERT_TRUE(plain) << message(plain);
+  std::string config = e.config();
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{": false", ": \"False\""},
+                                 {": true", ": \"true\""},
+                                 {": 4", ": \"4\""}}) {
+    if (config.find(from) != config.npos) config.replace(config.find(from), from.size(), to);
+  }
+  EXPECT_NE(config, e.config());
+  const auto text = load_layer(e.checkpoint(), config, e.layer());
+  ASSERT_TRUE(text) << message(text);
+  EXPECT_EQ(dequantize(*text), dequantize(*plain));
 }
 
 TEST(gptq, missing_flags_are_noted_and_unknown_keys_warned_about) {

@@ -9,6 +9,8 @@
 //   w[n, k] = weight[n, k] * 2^(weight_scale_inv[n, k / 32] - 127)
 #include <fmt/format.h>
 
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scaled_codes.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
@@ -16,17 +18,12 @@
 namespace nibble::quant {
 namespace {
 
-using Activation = tensor::ActivationFormat;
-
 constexpr Area kGroup = {1, 32};
 
 ScaledLinears linears() {
   ScaledLinears out{.scheme = "mxfp8", .code_types = {tensor::DType::kE4M3}, .block = kGroup};
   out.block_key = "the format";
-  out.activation.type = Activation::Type::kE4M3;
-  out.activation.granularity = Activation::Granularity::kGroup;
-  out.activation.group = kGroup.k;
-  out.activation.scale_rule = Activation::ScaleRule::kE8M0Ceil;
+  out.activation = per_group(ActivationType::kE4M3, kGroup.k, ScaleRule::kE8M0Ceil);
   return out;
 }
 

@@ -6,29 +6,28 @@
 //
 //   group_size -1:      <module>.s1_szeros  (N) f16         w = q * s1[n] - s1_szeros[n]
 //   group_size 128:     <module>.s2_scales  (K/128, N) s8
-//                       <module>.s2_zeros   (K/128, N) s8   w = (q * s2[g, n] + s2_zeros[g, n]) *
-//                       s1[n]
+//                       <module>.s2_zeros   (K/128, N) s8
+//                                           w = (q * s2[g, n] + s2_zeros[g, n]) * s1[n]
 //
 // s2_zeros already is -zero * s2, and q * s2 + s2_zeros an int8, summed in bytes that wrap. Both
-// are exact in float32, so that the second form is u4 codes with scales s2 * s1 and offsets
-// s2_zeros * s1.
+// are exact in float32, so that the second form is u4 codes, scales s2 * s1 and offsets s2_zeros *
+// s1.
 //
 // qweight: tiles of 32 outputs by 32 inputs, those of the same outputs one after the other, 512
-// bytes each. With n = 16 a + 8 b + c and k = 16 d + 4 e + f in a tile (a, b, d < 2; c < 8; e, f <
-// 4):
+// bytes each. In a tile n = 16 a + 8 b + c and k = 16 d + 4 e + f, a, b, d < 2, c < 8, e, f < 4:
 //
 //   byte 64 c + 16 e + 8 d + 4 b + f        low half a = 0, high half a = 1
 //
 // s2_*: among 32 outputs, position p holds output 8 (p mod 4) + p / 4, as QServe's converter writes
 // and its kernels read them. deepcompressor 0.1.0 agrees on qweight, but among 16 outputs its
-// position p holds output 8 (p mod 2) + p / 2. Sums are int8 either way, so the tensors do not show
-// it; but its file is always called quant_model.pt, which QServe's never is.
-//
-// Neither tool writes a quantization_config.
+// position p holds output 8 (p mod 2) + p / 2. No tensor shows it, but its file is always called
+// quant_model.pt, which QServe's never is. Neither tool writes a quantization_config.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "quant/activations.h"
+#include "quant/keys.h"
 #include "quant/scheme.h"
 #include "quant/stored.h"
 
@@ -38,8 +37,7 @@ namespace {
 using tensor::DType;
 using tensor::TensorView;
 
-constexpr int64_t kTile = 32;
-constexpr int64_t kGroup = 128;
+constexpr int64_t kTile = 32, kGroup = 128;
 
 void unpack(const std::byte* qweight, int64_t n, int64_t k, uint8_t* code) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(qweight);
@@ -95,8 +93,8 @@ class QoqMethod : public LinearMethod {
     } else {
       specs_.push_back(wanted(Slot::kZero, "s1_szeros", kFloats, {n}, {0}, {}));
     }
-    const DType scale = scale_type(find_tensor(tensors, layer.module, "s1_scales"));
-    scale_type_ = grouped ? DType::kF32 : scale;
+    scale_type_ =
+        grouped ? DType::kF32 : scale_type(find_tensor(tensors, layer.module, "s1_scales"));
     add_bias(layer, tensors, specs_);
   }
 
@@ -113,9 +111,7 @@ class QoqMethod : public LinearMethod {
   }
 
   tensor::ActivationFormat activation_format() const override {
-    tensor::ActivationFormat out;
-    out.type = tensor::ActivationFormat::Type::kS8;
-    return out;
+    return per_token(ActivationType::kS8);
   }
 
   std::vector<WeightSpec> create_weights() const override { return specs_; }
@@ -233,10 +229,7 @@ class QoqConfig : public QuantizationConfig {
   NameMatcher not_converted_;
 };
 
-bool claims(const CheckpointFacts& facts) {
-  const bool named = !facts.method.empty();
-  return !facts.gguf && (named ? facts.method : method_by_tensors(facts.tensors)) == "qoq";
-}
+bool claims(const CheckpointFacts& facts) { return !facts.gguf && method_of(facts) == "qoq"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
   auto config = std::make_unique<QoqConfig>();

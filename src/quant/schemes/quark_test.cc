@@ -105,6 +105,30 @@ TEST(quark, int4_groups_are_stored_turned_and_in_the_order_of_autoawq) {
   }
 }
 
+TEST(quark, each_layers_own_type_says_whether_its_codes_are_signed) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kS32, {8, 1},
+                 pack({-8, -1, 0, 7, 1, 2, 3, 4, -8, -8, -8, -8, -8, -8, -8, -8, 0, 0, 0, 0, 0, 0,
+                       0,  0,  0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,  0,  0, 0, 0, 0, 0, 0,
+                       0,  0,  0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,  0,  0, 0, 0, 0}));
+  checkpoint.add(kModule + ".weight_scale", DType::kF32, {8}, std::vector<float>(8, 1));
+  const auto first = [&](const char* all, const char* own) {
+    const auto weight = load_layer(
+        checkpoint,
+        config(
+            fmt::format(R"({{"dtype": "{}", "qscheme": "per_channel", "symmetric": true}})", all),
+            "null",
+            fmt::format(R"(, "layer_quant_config": {{"*.mlp.*": {{"weight": {{"dtype": "{}",
+                                "qscheme": "per_channel", "symmetric": true}}}}}})",
+                        own)),
+        {kModule, 8, 8, false, {}});
+    EXPECT_TRUE(weight) << message(weight);
+    return weight ? dequantize(*weight)[0] : 0;
+  };
+  EXPECT_EQ(first("uint4", "int4"), -8);
+  EXPECT_EQ(first("int4", "uint4"), 8);
+}
+
 TEST(quark, int4_over_fp8_has_a_scale_for_all_beside_those_of_the_outputs) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight", DType::kS32, {2, 1},
@@ -170,8 +194,8 @@ TEST(quark, mxfp4_has_scales_of_e8m0_and_activations_in_groups) {
   checkpoint.add(kModule + ".weight", DType::kU8, {1, 17}, std::vector<uint8_t>(17));
   EXPECT_EQ(
       message(load_layer(checkpoint, config(kMx, kMx), {kModule, 1, 32, false, {}})),
-      "model.layers.0.mlp.up_proj.weight u8 (1, 17): of Quark's byte formats fp8 (N, K), int8 "
-      "(N, K), fp6 (N, 3K/4) and fp4 (N, K/2) in groups of 32 are read; N is 1 and K 32");
+      "model.layers.0.mlp.up_proj.weight u8 (1, 17): of floats of a byte or less fp8 (N, K), and "
+      "as u8 fp6 (N, 3K/4) and fp4 (N, K/2) are read; N is 1 and K 32");
 }
 
 std::string mx6(const char* dtype, const char* mode = "even") {
@@ -209,12 +233,70 @@ TEST(quark, mxfp6_has_four_codes_in_three_bytes) {
             "its dtype is \"fp4\", neither fp6_e2m3 nor fp6_e3m2");
 }
 
+std::string mx(const char* element, const char* more = "") {
+  return fmt::format(R"({{"dtype": "mx", "mx_element_dtype": "{}", "qscheme": null,
+      "group_size": 32, "is_dynamic": false{}}})",
+                     element, more);
+}
+
+TEST(quark, the_dtype_mx_has_signed_exponents_and_splits_codes_of_6_bits) {
+  TestCheckpoint four;
+  four.add(kModule + ".weight", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0xf2));
+  four.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{0xfe});
+  const LinearLayer layer = {kModule, 1, 32, false, {}};
+  auto weight = load_layer(four, config(mx("fp4"), mx("fp8_e4m3")), layer);
+  ASSERT_TRUE(weight) << message(weight);
+  std::vector<float> values = dequantize(*weight);
+  EXPECT_EQ(values[0], 0.25f);  // 1 * 2^-2
+  EXPECT_EQ(values[1], -1.5f);
+  EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 g32 x e8m0");
+  EXPECT_FALSE(weight->activation.is_static);
+  TestCheckpoint six;
+  // The codes 1, 31, 32 + 9 and 16: 0|01 1|1111 10|1001 01|0000.
+  std::vector<uint8_t> bytes(24);
+  bytes[0] = 0b00'01'10'01, bytes[1] = 0x1f, bytes[2] = 0x90;
+  six.add(kModule + ".weight", DType::kU8, {1, 24}, bytes);
+  six.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{1});
+  weight = load_layer(six, config(mx("fp6_e2m3"), mx("fp6_e3m2")), layer);
+  ASSERT_TRUE(weight) << message(weight);
+  values = dequantize(*weight);
+  values.resize(4);
+  EXPECT_EQ(values, (std::vector<float>{0.25f, 15, -2.25f, 4}));
+  EXPECT_EQ(tensor::to_string(weight->format), "e2m3g32");
+  weight = load_layer(six, config(mx("fp6_e3m2"), mx("fp4")), layer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight)[1], 56);
+}
+
+TEST(quark, what_the_dtype_mx_cannot_be_is_refused) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0xf2));
+  checkpoint.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{0x80});
+  const LinearLayer layer = {kModule, 1, 32, false, {}};
+  EXPECT_EQ(message(load_layer(checkpoint, config(mx("fp4")), layer)),
+            "weight_scale is the exponent -128; those of scales begin at -127");
+  checkpoint.add(kModule + ".weight_scale", DType::kF32, {1, 1}, std::vector<float>{1});
+  EXPECT_EQ(message(load_layer(checkpoint, config(mx("fp4")), layer)),
+            kModule +
+                ".weight_scale is f32, but the dtype is mx, of which fp4 and fp6 with scales "
+                "of u8 are read");
+  const std::string at = "config.json: quantization_config: global_quant_config: input_tensors: ";
+  const auto inputs = [&](const std::string& spec) {
+    return message(parse_config(checkpoint, config(mx("fp4"), spec)));
+  };
+  EXPECT_EQ(inputs(R"({"dtype": "mx"})"), at + "key \"mx_element_dtype\" is missing");
+  EXPECT_EQ(inputs(mx("int8")),
+            at + "mx_element_dtype is \"int8\"; known are: fp4, fp6_e2m3, fp6_e3m2, fp8_e4m3");
+  EXPECT_EQ(inputs(R"({"dtype": "mx", "mx_element_dtype": "fp4", "group_size": 16})"),
+            at + "group_size is 16, but dtype mx has groups of 32");
+}
+
 TEST(quark, what_is_not_read_is_refused_by_name) {
   const TestCheckpoint checkpoint = fp8_checkpoint();
   const std::string at = "config.json: quantization_config: global_quant_config: ";
   EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"dtype": "fp8_e5m2"})"))),
             at + "input_tensors: dtype is \"fp8_e5m2\"; known are: fp8_e4m3, int8, fp4, fp6_e2m3, "
-                 "fp6_e3m2, float16, bfloat16");
+                 "fp6_e3m2, mx, float16, bfloat16");
   EXPECT_EQ(message(parse_config(
                 checkpoint, config(kFp8, R"({"dtype": "fp8_e4m3", "qscheme": "per_channel"})"))),
             "config.json: quantization_config: global_quant_config: input_tensors are per_channel "
@@ -223,12 +305,21 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
                 {"weight": {"dtype": "int8"}, "bias": {"dtype": "int8"}}})")),
             "config.json: quantization_config: global_quant_config: the bias is quantized, which "
             "is not read");
+  const std::string types =
+      "int8, uint8, int4, uint4, fp8_e4m3, fp8_e5m2, fp6_e2m3, fp6_e3m2, fp4, mx, float16, "
+      "bfloat16, float32";
+  EXPECT_EQ(message(parse_config(checkpoint, config(R"({"dtype": "mx6"})"))),
+            at + "weight: dtype is \"mx6\"; known are: " + types);
+  EXPECT_EQ(
+      message(parse_config(checkpoint, config(R"({"dtype": "fp4", "scale_format": "e5m3"})"))),
+      at + "weight: scale_format is \"e5m3\"; known are: float32, e8m0, e4m3, float16, "
+           "bfloat16");
   TestCheckpoint bare;
   bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   EXPECT_EQ(
       message(load_layer(bare, config(kFp8), kFp8Layer)),
-      "model.layers.0.mlp.up_proj.weight is e4m3, but model.layers.0.mlp.up_proj.weight_scale "
-      "is missing");
+      "model.layers.0.mlp.up_proj.weight is e4m3, but has no scale: neither weight_scale_inv nor "
+      "weight_scale is stored");
   TestCheckpoint int8 = int8_checkpoint();
   int8.add(kModule + ".weight_scale", DType::kF32, {3}, std::vector<float>{1, 1, 1});
   EXPECT_EQ(message(load_layer(int8, config(R"({"dtype": "int8"})"), kInt8Layer)),

@@ -1,0 +1,493 @@
+// What a step of a model takes on a card: of Llama-3-8B's shapes with 4-bit weights, each kernel in
+// a graph of its own, then whole layers, with and without some of their kernels: what these take
+// where others begin before they end. The arguments are libraries (libnibble_cuda.so) of
+// this version of the tables, which are timed in the same process; none: the one beside the
+// program.
+//
+//   cuda_step_bench [--only TEXT] library ...     rows whose name has TEXT
+//
+// Calls go over caches that together are larger than the card's own (L2), as those of the layers
+// of a model are between two steps.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/kv_cache.h"
+#include "kernels/cuda/abi.h"
+
+namespace nibble::kernels {
+namespace {
+
+constexpr int64_t kHeads = 32;
+constexpr int64_t kKvHeads = 8;
+constexpr int64_t kDim = 128;
+constexpr int64_t kHidden = 4096;
+constexpr int64_t kFfn = 14336;
+constexpr int64_t kVocab = 128256;
+constexpr int64_t kPageTokens = 256;
+constexpr int64_t kColdBytes = int64_t{160} << 20;  // of all that one graph reads
+
+const char* word(KvType type) { return type == KvType::kE4M3 ? "e4m3" : "f16"; }
+
+// A library's tables and a context of its own. Memory lives as long as the program.
+class Card {
+ public:
+  static bool open(const char* path, Card* out) {
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return std::fprintf(stderr, "%s\n", dlerror()), false;
+    const auto device_of =
+        reinterpret_cast<NibbleCudaDeviceFunction>(dlsym(library, kNibbleCudaDeviceSymbol));
+    const auto kernels_of =
+        reinterpret_cast<NibbleCudaKernelsFunction>(dlsym(library, kNibbleCudaKernelsSymbol));
+    if (device_of == nullptr || kernels_of == nullptr) return false;
+    out->device_ = device_of(kNibbleCudaVersion);
+    out->kernels_ = static_cast<const CudaKernels*>(kernels_of(kNibbleCudaVersion));
+    if (out->device_ == nullptr || out->kernels_ == nullptr) {
+      return std::fprintf(stderr, "%s is of another version\n", path), false;
+    }
+    char error[512];
+    out->context_ = out->device_->open(0, error, sizeof error);
+    if (out->context_ == nullptr) return std::fprintf(stderr, "%s\n", error), false;
+    if (const char* missing = out->kernels_->missing(out->context_); missing != nullptr) {
+      return std::fprintf(stderr, "%s\n", missing), false;
+    }
+    NibbleCudaInfo info;
+    out->device_->info(0, &info, error, sizeof error);
+    out->multiprocessors_ = info.multiprocessors;
+    return true;
+  }
+
+  const CudaKernels& kernels() const { return *kernels_; }
+  NibbleCudaContext* context() const { return context_; }
+  int64_t multiprocessors() const { return multiprocessors_; }
+
+  template <class T>
+  T* place(std::span<const T> values) {
+    auto* out = static_cast<T*>(device_->allocate(context_, values.size_bytes()));
+    if (out != nullptr) device_->to_device(context_, out, values.data(), values.size_bytes());
+    return out;
+  }
+  float* floats(int64_t count) {
+    if (normal_.empty()) {
+      normal_.resize(size_t{1} << 20);
+      std::normal_distribution<float> normal;
+      for (float& v : normal_) v = normal(random_);
+    }
+    std::vector<float> values(static_cast<size_t>(count));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = normal_[i % normal_.size()];
+    return place(std::span<const float>(values));
+  }
+  void* bytes(int64_t count, KvType type) {
+    if (pool_[type == KvType::kE4M3].empty()) fill_pool(type);
+    const std::vector<uint8_t>& pool = pool_[type == KvType::kE4M3];
+    auto* out = static_cast<uint8_t*>(device_->allocate(context_, static_cast<size_t>(count)));
+    for (int64_t at = 0; out != nullptr && at < count; at += static_cast<int64_t>(pool.size())) {
+      const auto left = std::min<int64_t>(static_cast<int64_t>(pool.size()), count - at);
+      device_->to_device(context_, out + at, pool.data(), static_cast<size_t>(left));
+    }
+    return out;
+  }
+
+  // Microseconds of one of `calls` calls of body(i), which put something into the stream: the
+  // median of graphs of them all.
+  double time(int64_t calls, const std::function<void(int64_t)>& body) {
+    for (int64_t i = 0; i < calls; ++i) body(i);  // what is made the first time
+    device_->wait(context_);
+    device_->begin_recording(context_);
+    for (int64_t i = 0; i < calls; ++i) body(i);
+    void* graph = device_->end_recording(context_);
+    if (graph == nullptr) return NAN;
+    std::vector<double> times;
+    for (int i = 0; i < 7; ++i) {
+      constexpr int kInARow = 5;
+      const auto begin = std::chrono::steady_clock::now();
+      for (int j = 0; j < kInARow; ++j) device_->replay(context_, graph);
+      device_->wait(context_);
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      times.push_back(took.count() / kInARow / static_cast<double>(calls));
+    }
+    device_->release_graph(context_, graph);
+    if (device_->error(context_) != nullptr) {
+      std::fprintf(stderr, "%s\n", device_->error(context_));
+      return NAN;
+    }
+    std::ranges::nth_element(times, times.begin() + 3);
+    return times[3];
+  }
+
+ private:
+  void fill_pool(KvType type) {
+    std::vector<uint8_t>& pool = pool_[type == KvType::kE4M3];
+    pool.resize(size_t{16} << 20);
+    if (type == KvType::kE4M3) {  // any code but nan
+      for (uint8_t& v : pool) v = static_cast<uint8_t>((random_() % 0x70) | (random_() & 0x80));
+      return;
+    }
+    auto* halves = reinterpret_cast<uint16_t*>(pool.data());
+    for (size_t i = 0; i < pool.size() / 2; ++i) {  // 2^-3 to 2
+      halves[i] = static_cast<uint16_t>((0x3000 + random_() % 0x1000) | (random_() & 0x8000));
+    }
+  }
+
+  const NibbleCudaDevice* device_ = nullptr;
+  const CudaKernels* kernels_ = nullptr;
+  NibbleCudaContext* context_ = nullptr;
+  int64_t multiprocessors_ = 0;
+  std::mt19937 random_{1};
+  std::vector<float> normal_;
+  std::vector<uint8_t> pool_[2];
+};
+
+int64_t bytes_of(KvType type, int64_t tokens) {
+  return tokens * kKvHeads * kDim * 2 * (type == KvType::kE4M3 ? 1 : 2);
+}
+
+// A layer's step over a cache of `tokens`, the m last of which it brings.
+CudaStep attention_step(Card& card, KvType type, int64_t tokens, int64_t m) {
+  const int64_t size = type == KvType::kE4M3 ? 1 : 2;
+  CudaStep step{};
+  step.kv.heads = kKvHeads;
+  step.kv.key_dim = step.kv.value_dim = step.kv.value_pad = kDim;
+  step.kv.type = static_cast<int32_t>(type);
+  step.kv.key_bytes = kPageTokens * kDim * size;
+  step.kv.head_bytes = 2 * step.kv.key_bytes;
+  step.kv.page_tokens = kPageTokens;
+  step.kv.scale_offset = -1;
+  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+  const int64_t page_bytes = kKvHeads * step.kv.head_bytes;
+  auto* memory = static_cast<char*>(card.bytes(pages * page_bytes, type));
+  std::vector<const void*> table;
+  for (int64_t i = 0; i < pages; ++i) table.push_back(memory + i * page_bytes);
+  step.kv.pages = card.place(std::span<const void* const>(table));
+  const long long none = INT64_MAX;
+  step.kv.first_bad = card.place(std::span<const long long>(&none, 1));
+  step.heads = kHeads;
+  step.scale = 0.088388f;
+  step.rotary_dim = kDim;
+  step.m = m;
+  step.position = tokens - m;
+  return step;
+}
+
+// What all layers share.
+void share(Card& card, CudaStep& step) {
+  std::vector<float> cos;
+  std::vector<float> sin;
+  for (int64_t i = 0; i < step.m * kDim / 2; ++i) {
+    const auto angle = static_cast<float>(i % 6283) * 1e-3f;
+    cos.push_back(std::cos(angle));
+    sin.push_back(std::sin(angle));
+  }
+  step.cos = card.place(std::span<const float>(cos));
+  step.sin = card.place(std::span<const float>(sin));
+  step.q = card.floats(step.m * kHeads * kDim);
+  step.k = card.floats(step.m * kKvHeads * kDim);
+  step.v = card.floats(step.m * kKvHeads * kDim);
+  step.out = card.floats(step.m * kHeads * kDim);
+  step.ldq = step.ldo = kHeads * kDim;
+  step.ldk = step.ldv = kKvHeads * kDim;
+  step.splits = std::max<int64_t>(1, card.multiprocessors() / kKvHeads);
+  step.work = card.floats(16 * kKvHeads * step.splits * (kDim + 2));
+  const auto position = static_cast<int32_t>(step.position);
+  step.placed = card.place(std::span<const int32_t>(&position, 1));
+}
+
+std::vector<CudaStep> layers(Card& card, KvType type, int64_t tokens, int64_t m, int64_t most) {
+  const int64_t count = std::clamp<int64_t>(kColdBytes / bytes_of(type, tokens), 4, most);
+  std::vector<CudaStep> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(attention_step(card, type, tokens, m));
+  CudaStep shared = out.front();
+  share(card, shared);
+  for (CudaStep& step : out) {
+    const CudaKv kv = step.kv;
+    step = shared;
+    step.kv = kv;
+  }
+  return out;
+}
+
+// The norms and the activation of a layer, and all that is no product.
+struct Vectors {
+  float* weight;
+  float* x;
+  float* delta;
+  float* normed;
+  float* gate;
+  float* up;
+  float* inner;
+
+  static Vectors make(Card& card, int64_t m) {
+    return {card.floats(kHidden),     card.floats(m * kHidden), card.floats(m * kHidden),
+            card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
+            card.floats(m * kFfn)};
+  }
+  void norm(Card& card, int64_t m, int bf16 = 1) const {
+    card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, delta, kHidden, x, x,
+                            kHidden, normed, kHidden, bf16, m);
+  }
+  void activate(Card& card, int64_t m, int bf16 = 1) const {
+    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, inner, kFfn, bf16, m, kFfn);
+  }
+};
+
+// The products of a layer, 4-bit codes in groups of 128.
+struct Products {
+  CudaWeight q, k, v, o, gate, up, down;
+
+  static Products make(Card& card) {
+    constexpr int64_t kOfQ = kHeads * kDim;
+    constexpr int64_t kOfKv = kKvHeads * kDim;
+    return {weight(card, kOfQ, kHidden), weight(card, kOfKv, kHidden), weight(card, kOfKv, kHidden),
+            weight(card, kHidden, kOfQ), weight(card, kFfn, kHidden),  weight(card, kFfn, kHidden),
+            weight(card, kHidden, kFfn)};
+  }
+
+ private:
+  static CudaWeight weight(Card& card, int64_t n, int64_t k) {
+    constexpr int64_t kGroup = 128;
+    CudaWeight out{};
+    out.n = n;
+    out.k = k;
+    out.tiles.bits = 4;
+    out.tiles.group = kGroup;
+    out.tiles.k_pad = k;
+    out.tiles.groups = k / kGroup;
+    out.tiles.codes = card.bytes(n * k / 2, KvType::kF16);
+    out.tiles.scales = card.bytes(n * k / kGroup * 2, KvType::kF16);
+    return out;
+  }
+};
+
+struct Row {
+  std::string name;
+  double floor;  // microseconds that the bytes or products take at least, or 0
+  std::vector<double> times;
+};
+
+class Table {
+ public:
+  explicit Table(std::string only) : only_(std::move(only)) {}
+  bool wants(const std::string& name) const { return name.find(only_) != std::string::npos; }
+  void add(Card& card, const std::string& name, double floor, int64_t calls,
+           const std::function<void(int64_t)>& body) {
+    if (!wants(name)) return;
+    const double time = card.time(calls, body);
+    for (Row& row : rows_) {
+      if (row.name == name) return row.times.push_back(time);
+    }
+    rows_.push_back({name, floor, {time}});
+  }
+  void print() const {
+    fmt::print("{:34} {:>8} | microseconds, by library\n", "", "floor");
+    for (const Row& row : rows_) {
+      fmt::print("{:34} {:8.2f} |", row.name, row.floor);
+      for (const double t : row.times) fmt::print(" {:9.2f}", t);
+      fmt::print("\n");
+    }
+  }
+
+ private:
+  std::string only_;
+  std::vector<Row> rows_;
+};
+
+constexpr double kBytesPerUs = 4.4e6;
+constexpr double kProductsPerUs = 800e6;
+
+void time_vectors(Card& card, Table& table) {
+  constexpr int64_t kMany = 2048;
+  const CudaKernels& kernels = card.kernels();
+  const Vectors v = Vectors::make(card, 1);
+  table.add(card, "launch (4 numbers scaled)", 0, 64,
+            [&](int64_t) { kernels.scale_by(card.context(), 1, v.delta, 4); });
+  table.add(card, "add and norm", 0, 64, [&](int64_t) { v.norm(card, 1); });
+  table.add(card, "silu(gate) * up", 0, 64, [&](int64_t) { v.activate(card, 1); });
+  const Vectors many = Vectors::make(card, kMany);
+  table.add(card, "add and norm, 2048 tokens", kMany * kHidden * 14 / kBytesPerUs, 8,
+            [&](int64_t) { many.norm(card, kMany); });
+  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 10 / kBytesPerUs, 8,
+            [&](int64_t) { many.activate(card, kMany); });
+  auto* bf16 = card.floats(kMany / 2 * kFfn);
+  auto* work = card.floats(kMany * (kFfn + 3) + kFfn);
+  const CudaInput input{};
+  table.add(
+      card, "14336 inputs to bf16, 2048 tokens", kMany * kFfn * 6 / kBytesPerUs, 8, [&](int64_t) {
+        kernels.prepare(card.context(), &input, many.gate, kFfn, kMany, kFfn, work, bf16, kFfn, 1);
+      });
+}
+
+void time_sampling(Card& card, Table& table) {
+  CudaSample call{};
+  call.logits = card.floats(kVocab);
+  call.n = kVocab;
+  call.top_p = 1;
+  const CudaSampled none{};
+  call.answer = card.place(std::span<const CudaSampled>(&none, 1));
+  const auto sample = [&](int64_t) { card.kernels().sample(card.context(), &call); };
+  table.add(card, "choose, greedy", 0, 8, sample);
+  call.temperature = 0.2f;
+  call.top_k = 40;
+  call.top_p = 0.95f;
+  call.uniform = 0.7;
+  table.add(card, "choose, top-k 40", 0, 8, sample);
+}
+
+void time_attention(Card& card, Table& table, KvType type) {
+  for (const int64_t tokens : {128, 512, 1024, 2048, 8192, 32768}) {
+    const std::string name = fmt::format("attention, {}, {}", word(type), tokens);
+    const std::string layer = fmt::format("all but products, {}, {}", word(type), tokens);
+    if (!table.wants(name) && !table.wants(layer)) continue;
+    const auto steps = layers(card, type, tokens, 1, 128);
+    const auto attend = [&](int64_t i) {
+      card.kernels().attend(card.context(), &steps[static_cast<size_t>(i)]);
+    };
+    const double floor = static_cast<double>(bytes_of(type, tokens)) / kBytesPerUs;
+    const auto count = static_cast<int64_t>(steps.size());
+    table.add(card, name, floor, count, attend);
+    if (tokens != 128) continue;
+    const Vectors v = Vectors::make(card, 1);
+    table.add(card, layer, 0, count, [&](int64_t i) {
+      v.norm(card, 1);
+      attend(i);
+      v.norm(card, 1);
+      v.activate(card, 1);
+    });
+  }
+  const std::string name = fmt::format("attention of 2048, {}", word(type));
+  if (!table.wants(name)) return;
+  const auto steps = layers(card, type, 2048, 2048, 4);
+  constexpr double kProducts = 2. * 2 * kHeads * kDim * 2048 * 2048 / 2;
+  table.add(
+      card, name, kProducts / kProductsPerUs, static_cast<int64_t>(steps.size()),
+      [&](int64_t i) { card.kernels().attend(card.context(), &steps[static_cast<size_t>(i)]); });
+}
+
+// What a layer does, or some of it.
+enum : unsigned { kNorms = 1, kProducts = 2, kAttention = 4, kActivation = 8, kAll = 15 };
+
+class Layer {
+ public:
+  Layer(Card& card, int64_t tokens, int64_t m)
+      : card_(card),
+        m_(m),
+        v_(Vectors::make(card, m)),
+        steps_(layers(card, KvType::kF16, tokens, m, 8)) {
+    for (int64_t i = 0; i < kLayers; ++i) products_.push_back(Products::make(card));
+    for (CudaStep& step : steps_) step.out_is_bf16 = 1;
+    if (m > 1) panel_ = card.floats(kPanel / 4);
+  }
+
+  void run(int64_t i, unsigned what, int bf16) {
+    const Products& p = products_[static_cast<size_t>(i % kLayers)];
+    CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
+    step.out_is_bf16 = bf16;
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if ((what & kProducts) != 0) {
+      multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
+    }
+    if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
+    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if ((what & kProducts) != 0) multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16);
+    if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
+    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
+  }
+
+  static constexpr int64_t kLayers = 4;
+  static constexpr double kBytes = 218103808. * (0.5 + 2. / 128);
+  static constexpr double kSums = 2 * 218103808.;  // a token
+
+ private:
+  void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
+                const void* x, int bf16) {
+    std::vector<int64_t> ldy;
+    for (const CudaWeight* w : weights) ldy.push_back(w->n);
+    const int64_t k = weights[0]->k;
+    if (m_ <= 16) {
+      return card_.kernels().multiply_few(card_.context(), weights.data(), y.data(), ldy.data(),
+                                          static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
+    }
+    for (size_t i = 0; i < weights.size(); ++i) {
+      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i], m_);
+    }
+  }
+
+  static constexpr int64_t kPanel = int64_t{256} << 20;
+  Card& card_;
+  int64_t m_;
+  Vectors v_;
+  std::vector<CudaStep> steps_;
+  std::vector<Products> products_;
+  float* panel_ = nullptr;
+};
+
+void time_layers(Card& card, Table& table) {
+  constexpr std::pair<const char*, unsigned> kParts[] = {
+      {"all", kAll},
+      {"products alone", kProducts},
+      {"no norms", kAll & ~kNorms},
+      {"no attention", kAll & ~kAttention},
+      {"no activation", kAll & ~kActivation},
+  };
+  for (const auto& [m, floor] : {std::pair<int64_t, double>{1, Layer::kBytes / kBytesPerUs},
+                                 {2048, 2048 * Layer::kSums / kProductsPerUs}}) {
+    const std::string name = fmt::format("layer, {} tokens", m);
+    if (!table.wants(name)) continue;
+    Layer layer(card, m == 1 ? 128 : m, m);
+    for (const auto& [part, what] : kParts) {
+      table.add(card, fmt::format("{}, {}", name, part), floor, m == 1 ? 32 : 4,
+                [&, what = what](int64_t i) { layer.run(i, what, 1); });
+    }
+    if (m > 1) continue;
+    table.add(card, name + ", all, inputs f32", floor, 32,
+              [&](int64_t i) { layer.run(i, kAll, 0); });
+  }
+}
+
+// The last product of a step: an f16 table of the vocabulary.
+void time_head(Card& card, Table& table) {
+  if (!table.wants("head, f16")) return;
+  CudaWeight head{};
+  head.n = head.group_n = kVocab;
+  head.k = head.group_k = kHidden;
+  head.groups = 1;
+  head.row_bytes = 2 * kHidden;
+  head.code_bits = 16;
+  head.code = card.bytes(kVocab * head.row_bytes, KvType::kF16);
+  const float* x = card.floats(kHidden);
+  float* y = card.floats(kVocab);
+  table.add(
+      card, "head, f16", static_cast<double>(kVocab * head.row_bytes) / kBytesPerUs, 4,
+      [&](int64_t) { card.kernels().matvec(card.context(), &head, x, kHidden, y, kVocab, 1); });
+}
+
+}  // namespace
+}  // namespace nibble::kernels
+
+int main(int argc, char** argv) {
+  using namespace nibble::kernels;
+  const bool some = argc > 2 && std::string(argv[1]) == "--only";
+  Table table(some ? argv[2] : "");
+  for (int i = some ? 3 : 1; i < argc; ++i) {
+    Card card;
+    if (!Card::open(argv[i], &card)) return 1;
+    time_vectors(card, table);
+    time_sampling(card, table);
+    time_attention(card, table, KvType::kF16);
+    time_attention(card, table, KvType::kE4M3);
+    time_head(card, table);
+    time_layers(card, table);
+  }
+  table.print();
+  return 0;
+}
