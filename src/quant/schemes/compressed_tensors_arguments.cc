@@ -100,6 +100,7 @@ Result<void> read_number_type(const Json& arguments, Arguments& out) {
   if (out.bits < 2 || out.bits > 8) {
     return both(arguments, "num_bits", "type", "integers of 2 to 8 bits are read");
   }
+  out.names_scale = arguments.find_set("scale_dtype") != nullptr;
   NIBBLE_ASSIGN(std::string scale, arguments.get_string_or("scale_dtype", "float32"));
   if (scale.starts_with("torch.")) scale.erase(0, 6);
   out.power_of_two = scale == "uint8" || scale == "float8_e8m0fnu";

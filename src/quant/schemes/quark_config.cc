@@ -73,6 +73,7 @@ Result<ActivationFormat> activation_of(const Json& config) {
   ActivationFormat out;
   const Json* spec = spec_in(config, "input_tensors");
   if (spec == nullptr) return out;
+  NIBBLE_TRY(spec->get_string("dtype"));  // it has no default
   NIBBLE_ASSIGN(const std::string dtype, choice_key(*spec, "dtype",
                                                     {"fp8_e4m3", "int8", "fp4", "fp6_e2m3",
                                                      "fp6_e3m2", "mx", "float16", "bfloat16"}));
@@ -114,6 +115,7 @@ Result<void> read_types(const Json& weight, LayerConfig& out) {
     for (const Json& level : weight.as_array()) NIBBLE_TRY(read_types(level, out));
     return {};
   }
+  NIBBLE_TRY(weight.get_string("dtype"));  // it has no default
   NIBBLE_ASSIGN(const std::string dtype,
                 choice_key(weight, "dtype",
                            {"int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "fp6_e2m3",

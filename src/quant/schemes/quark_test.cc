@@ -314,6 +314,10 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
       message(parse_config(checkpoint, config(R"({"dtype": "fp4", "scale_format": "e5m3"})"))),
       at + "weight: scale_format is \"e5m3\"; known are: float32, e8m0, e4m3, float16, "
            "bfloat16");
+  EXPECT_EQ(message(parse_config(checkpoint, config(R"({"qscheme": "per_tensor"})"))),
+            at + "weight: key \"dtype\" is missing");
+  EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"qscheme": "per_tensor"})"))),
+            at + "input_tensors: key \"dtype\" is missing");
   TestCheckpoint bare;
   bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   EXPECT_EQ(
