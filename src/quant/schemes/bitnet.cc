@@ -145,7 +145,7 @@ class BitnetMethod : public LinearMethod {
 
 constexpr std::string_view kKnown =
     "quant_method linear_class quantization_mode use_rms_norm modules_to_not_convert";
-constexpr std::string_view kHarmless = "rms_norm_eps";
+constexpr std::string_view kHarmless = "rms_norm_eps bits";
 
 class BitnetConfig : public QuantizationConfig {
  public:

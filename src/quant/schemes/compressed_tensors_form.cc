@@ -240,10 +240,8 @@ Result<Form> form_of(const LinearLayer& layer, const TensorLookup& tensors, Stor
   NIBBLE_TRY(find_granularity(layer, tensors, *group->weights, f));
   NIBBLE_TRY(find_packing(layer, tensors, *codes, *group->weights, dense_words, f));
   if (group->inputs) {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, "weight_scale");
-    const bool bytes =
-        scale != nullptr && (scale->dtype == DType::kU8 || scale->dtype == DType::kE8M0);
-    find_activation(*group->inputs, bytes, f);
+    const DType scale = scale_type(find_tensor(tensors, layer.module, "weight_scale"));
+    find_activation(*group->inputs, scale == DType::kU8 || scale == DType::kE8M0, f);
     f.unused_input = fmt::format("{} does not ask for it", group->inputs->where);
   }
   return f;

@@ -44,6 +44,12 @@ class QuarkConfig : public QuantizationConfig {
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
       return unquantized_method(layer, tensors);
     }
+    if (config.quantizes_outputs && !feeds_attention(layer.module)) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: its output_tensors are given; what a layer gives out is not "
+                              "quantized here",
+                              layer.module));
+    }
     NIBBLE_ASSIGN(const ScaleBeside scale, scale_beside(layer, tensors, *weight));
     if (weight->dtype == DType::kS32 || weight->dtype == DType::kS8) {
       return quark_ints_method(layer, tensors,
@@ -76,6 +82,14 @@ class QuarkConfig : public QuantizationConfig {
   }
 
  private:
+  // The outputs of these are what a KV cache holds, or the queries beside it.
+  static bool feeds_attention(std::string_view module) {
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value"}) {
+      if (module.substr(module.rfind('.') + 1) == name) return true;
+    }
+    return false;
+  }
+
   // Codes and scales of dtype "mx" are stored otherwise than those of the single types.
   static Result<void> as_mx(const TensorInfo& scale, FloatScales scales, ScaledCodes& codes) {
     if (scales != FloatScales::kPowersOfTwo || codes.codes == Codes::kBytes) {

@@ -131,7 +131,7 @@ Result<LayerConfig> read_layer(const Json& config) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("{}: the bias is quantized, which is not read", config.where()));
   }
-  // output_tensors are those of k_proj and v_proj: the KV cache.
+  out.quantizes_outputs = spec_in(config, "output_tensors") != nullptr;
   NIBBLE_ASSIGN(out.activation, activation_of(config));
   const Json* weight = spec_in(config, "weight");
   if (weight == nullptr) return out;

@@ -30,6 +30,7 @@ struct LayerConfig {
   bool is_signed = true;  // int4 and uint4 are stored alike
   std::string dtype;      // of the weights; of dtype "mx" its elements
   bool mx = false;
+  bool quantizes_outputs = false;
   Area block;
 
   // "e2m3" of "fp6_e2m3"; other types as they are.

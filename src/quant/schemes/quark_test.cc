@@ -105,6 +105,20 @@ TEST(quark, int4_groups_are_stored_turned_and_in_the_order_of_autoawq) {
   }
 }
 
+TEST(quark, outputs_are_quantized_in_a_kv_cache_alone) {
+  const std::string outputs = fmt::format(
+      R"(, "layer_type_quant_config": {{"Linear": {{"weight": {}, "output_tensors": {}}}}})", kFp8,
+      kFp8Static);
+  EXPECT_EQ(
+      message(load_layer(fp8_checkpoint(), config(kFp8, "null", outputs), kFp8Layer)),
+      kModule + ": its output_tensors are given; what a layer gives out is not quantized here");
+  TestCheckpoint keys;
+  const std::string k_proj = "model.layers.0.self_attn.k_proj";
+  keys.add(k_proj + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
+  keys.add(k_proj + ".weight_scale", DType::kF32, {}, std::vector<float>{0.5f});
+  EXPECT_TRUE(load_layer(keys, config(kFp8, "null", outputs), {k_proj, 2, 1, false, {}}));
+}
+
 TEST(quark, each_layers_own_type_says_whether_its_codes_are_signed) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight", DType::kS32, {8, 1},
