@@ -359,7 +359,11 @@ class Planner {
         if (undeclared_biases_++ == 0) first_undeclared_bias_ = t.info->name;
       }
     }
-    list_notes_.compare(*listed, declared.module, module->method->scheme() != "unquantized");
+    // (Floats of which only those that are not 0 are stored are no codes.)
+    const tensor::WeightFormat& format = module->problem.weight;
+    const bool plain = module->method->scheme() == "unquantized" ||
+                       (tensor::is_unscaled_float(format.element) && format.stored_as.empty());
+    list_notes_.compare(*listed, declared.module, !plain);
     plan_.modules.push_back(std::move(*module));
   }
 

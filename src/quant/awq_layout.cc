@@ -171,6 +171,10 @@ Result<std::unique_ptr<LinearMethod>> awq_method(std::string_view scheme, const 
                             layer.module, layer.n));
   }
   const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
+  if (scales == nullptr && find_tensor(tensors, layer.module, "qweight") != nullptr) {
+    return fail(ErrorCode::kNotFound, fmt::format("{}.qweight is stored, but {}.scales is missing",
+                                                  layer.module, layer.module));
+  }
   const int64_t groups = group == 0 ? 1 : (layer.k + group - 1) / group;
   if (!is_awq_gemv(layer, tensors) || scales->shape[1] % 8 != 0 || scales->shape[1] < groups) {
     return std::unique_ptr<LinearMethod>(

@@ -38,6 +38,8 @@ class BlockSize {
 struct BlockSizes {
   BlockSize n, k;
 
+  bool empty() const { return n.empty() || k.empty(); }
+
   // A weight (n, k) and its scale, of two dimensions.
   void see(const tensor::Shape& weight, const tensor::Shape& scale);
   // Both sides. One that is whole in all layers is as long as the other, where that is enough.

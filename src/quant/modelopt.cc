@@ -167,23 +167,15 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // One layer's tensors, and what they are.
 class StoredLayer {
  public:
-  StoredLayer(const LinearLayer& layer, const TensorLookup& tensors)
-      : layer_(layer), weight_(find_tensor(tensors, layer.module, "weight")) {
-    scale_ = find_tensor(tensors, layer.module, "weight_scale");
-    if (scale_ == nullptr) {
-      scale_ = find_tensor(tensors, layer.module, "weight_scale_inv");
-      inverse_ = scale_ != nullptr;
-    }
-  }
+  StoredLayer(const LinearLayer& layer, const TensorInfo& weight, const ScaleBeside& scale)
+      : layer_(layer),
+        weight_(&weight),
+        scale_(scale.info),
+        inverse_(scale.suffix == "weight_scale_inv") {}
 
-  bool plain() const { return weight_ == nullptr || tensor::is_plain_float(weight_->dtype); }
   bool inverse() const { return inverse_; }
 
   Result<Kind> kind() const {
-    if (scale_ == nullptr) {
-      return fail(ErrorCode::kNotFound, fmt::format("{} has no scale: {}.weight_scale is missing",
-                                                    describe(*weight_), layer_.module));
-    }
     const tensor::Shape bytes = {layer_.n, layer_.k}, along_k = {layer_.n, layer_.k / 2},
                         along_n = {layer_.n / 2, layer_.k};
     const DType weight = weight_->dtype, scale = scale_->dtype;
@@ -288,8 +280,8 @@ class StoredLayer {
 
   const LinearLayer& layer_;
   const TensorInfo* weight_;
-  const TensorInfo* scale_ = nullptr;
-  bool inverse_ = false;
+  const TensorInfo* scale_;
+  bool inverse_;
 };
 
 // An algorithm that may have written a layer, and what it does to inputs.
@@ -401,8 +393,12 @@ std::string difference(const ModelOptSettings& a, const ModelOptSettings& b) {
 Result<std::unique_ptr<LinearMethod>> modelopt_method(
     std::string_view scheme, const LinearLayer& layer, const TensorLookup& tensors,
     const ModelOptAlgo& algo, std::string_view where, ModelOptInputs inputs) {
-  const StoredLayer stored(layer, tensors);
-  if (stored.plain()) return unquantized_method(layer, tensors);
+  const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
+  if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
+    return unquantized_method(layer, tensors);
+  }
+  NIBBLE_ASSIGN(const ScaleBeside scale, scale_beside(layer, tensors, *weight));
+  const StoredLayer stored(layer, *weight, scale);
   NIBBLE_ASSIGN(const Kind kind, stored.kind());
   const Algorithm* algorithm = find_algorithm(algo.name);
   if (algorithm != nullptr && algorithm->kind != kind) {

@@ -337,21 +337,6 @@ Failure no_scale(const LinearLayer& layer, const TensorInfo& weight, const Tenso
                   weight.name, tensor::name(weight.dtype), found));
 }
 
-// The blocks of which a scale has so many: as the whole checkpoint has them where they fit this
-// layer, else by its own shapes. {0, 0}: no such blocks, or several.
-Area blocks_of(const LinearLayer& layer, const tensor::Shape& scale, const BlockSizes& own,
-               const BlockSizes* all) {
-  for (const BlockSizes* sizes : {all, &own}) {
-    const auto found = sizes == nullptr ? std::nullopt : sizes->find();
-    if (!found || ceil_div(layer.n, found->first) != scale[0] ||
-        ceil_div(layer.k, found->second) != scale[1]) {
-      continue;
-    }
-    return {found->first, found->second};
-  }
-  return {};
-}
-
 }  // namespace
 
 bool is_fp8(DType dtype) {
@@ -380,19 +365,33 @@ Result<Area> area_of(const LinearLayer& layer, const TensorInfo& scale, Area blo
   if (shape.empty()) return kPerTensor;
   if (shape == tensor::Shape{layer.n}) return kPerOutput;
   if (parts > 0 && shape == tensor::Shape{parts}) return Area{1, 0, true};
-  BlockSizes own;
-  if (scale.shape.size() == 2) own.see({layer.n, layer.k}, scale.shape);
-  const bool blocks = scale.shape.size() == 2 && !own.n.empty() && !own.k.empty();
-  if (blocks) {
-    if (const Area found = blocks_of(layer, scale.shape, own, all); found.k != 0) return found;
+  BlockSizes own, sizes;
+  if (scale.shape.size() == 2) {
+    own.see({layer.n, layer.k}, scale.shape);
+    // As the whole checkpoint has them, unless its layers differ.
+    sizes = all == nullptr ? own : *all;
+    sizes.see({layer.n, layer.k}, scale.shape);
+    if (sizes.empty()) sizes = own;
   }
+  const bool blocks = scale.shape.size() == 2 && !sizes.empty();
+  const auto found = blocks ? sizes.find() : std::nullopt;
+  if (found) return Area{found->first, found->second};
   return fail(ErrorCode::kCorrupt,
               fmt::format("{}: {} is neither one scale nor one per output ({}), and {} is not "
                           "given{}",
                           scale.name, tensor::to_string(scale.shape), layer.n, block_key,
                           blocks ? fmt::format(": blocks of {} x {} would have as many",
-                                               own.n.range(), own.k.range())
+                                               sizes.n.range(), sizes.k.range())
                                  : ""));
+}
+
+Result<ScaleBeside> scale_beside(const LinearLayer& layer, const TensorLookup& tensors,
+                                 const TensorInfo& codes) {
+  for (const char* suffix : {"weight_scale_inv", "weight_scale"}) {
+    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
+    if (scale != nullptr) return ScaleBeside{suffix, scale};
+  }
+  return no_scale(layer, codes, tensors);
 }
 
 std::unique_ptr<LinearMethod> scaled_codes_method(const LinearLayer& layer,
@@ -452,34 +451,28 @@ Result<std::unique_ptr<LinearMethod>> ScaledCodesConfig::linear_method(
         fmt::format("{}: expected {} or a plain float, found {}", weight->name,
                     is_fp8(types[0]) ? "a type of fp8" : "s8", tensor::name(weight->dtype)));
   }
-  for (std::string_view suffix : {"weight_scale_inv", "weight_scale"}) {
-    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
-    if (scale == nullptr) continue;
-    ScaledCodes codes{
-        .scheme = linears.scheme,
-        .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
-        .code_types = types,
-        .scale = std::string(suffix),
-        .activation = linears.activation,
-        .input_scale_unused = linears.input_scale_unused};
-    NIBBLE_ASSIGN(codes.area, area_of(layer, *scale, linears.block, linears.block_key, &sizes_));
-    if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
-      if (codes.activation.is_static) {
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("{} {} has a scale per block, but the activations are static; "
-                                "block weights have dynamic activations",
-                                scale->name, tensor::to_string(scale->shape)));
-      }
-      codes.activation.granularity = tensor::ActivationFormat::Granularity::kGroup;
-      codes.activation.group = codes.area.k;
+  NIBBLE_ASSIGN(ScaleBeside scale, scale_beside(layer, tensors, *weight));
+  ScaledCodes codes{.scheme = linears.scheme,
+                    .element = is_fp8(weight->dtype) ? element_of_fp8(weight->dtype) : Element::kS8,
+                    .code_types = types,
+                    .scale = std::move(scale.suffix),
+                    .activation = linears.activation,
+                    .input_scale_unused = linears.input_scale_unused};
+  NIBBLE_ASSIGN(codes.area, area_of(layer, *scale.info, linears.block, linears.block_key, &sizes_));
+  if (linears.block.n == 0 && codes.area.k != 0) {  // blocks that no key gives
+    if (codes.activation.is_static) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} {} has a scale per block, but the activations are static; "
+                              "block weights have dynamic activations",
+                              scale.info->name, tensor::to_string(scale.info->shape)));
     }
-    if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
-        find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
-      codes.input_scale = "activation_scale";  // transformers' name
-    }
-    return scaled_codes_method(layer, tensors, std::move(codes));
+    codes.activation = per_group(codes.activation.type, codes.area.k);
   }
-  return no_scale(layer, *weight, tensors);
+  if (find_tensor(tensors, layer.module, "input_scale") == nullptr &&
+      find_tensor(tensors, layer.module, "activation_scale") != nullptr) {
+    codes.input_scale = "activation_scale";  // transformers' name
+  }
+  return scaled_codes_method(layer, tensors, std::move(codes));
 }
 
 void ScaledCodesConfig::find_blocks(const TensorLookup& tensors) {

@@ -84,6 +84,15 @@ struct ScaledCodes {
 Result<Area> area_of(const LinearLayer& layer, const tensor::TensorInfo& scale, Area block,
                      std::string_view block_key, const BlockSizes* all = nullptr);
 
+// The scale beside a layer's codes, under the name it has: weight_scale_inv or weight_scale. Error:
+// neither is stored.
+struct ScaleBeside {
+  std::string suffix;
+  const tensor::TensorInfo* info;
+};
+Result<ScaleBeside> scale_beside(const LinearLayer& layer, const TensorLookup& tensors,
+                                 const tensor::TensorInfo& codes);
+
 // The method for a layer whose tensors `codes` describes; they are looked up for their types.
 // Precondition: N is even for kNibblesN, K for kNibblesK, K divides by 32 for kBlocks, by 4 for
 // codes of 6 bits.

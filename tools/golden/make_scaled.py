@@ -1,16 +1,27 @@
 """Writes the golden folders of the schemes that are codes with scales beside them: petit_nvfp4, mxfp4,
 mxfp8, fbgemm_fp8, w8a8_fp8, w8a8_int8, blockwise_int8, qoq, and fp8 made while loading.
 
-No tool of these formats runs on a CPU from end to end. The codes of qoq are packed by deepcompressor;
-transformers' reader of gpt-oss must agree with the mxfp4 weights; the others follow the layouts that
-vLLM and SGLang read, quantized by their formulas. Expected weights are the exact float32 values.
+No tool of these formats writes a folder on a CPU from end to end, but most have the function that
+quantizes a weight, which is called here: deepcompressor packs qoq, NVIDIA's NVFP4QTensor petit_nvfp4,
+torchao's to_mx quantizes mxfp8, fbgemm's quantize_fp8_row fbgemm_fp8, compressed-tensors w8a8_fp8 and
+w8a8_int8; their own dequantization, where there is one, and transformers' reader of gpt-oss for mxfp4
+must agree with the weights. blockwise_int8, which only SGLang's kernels for cards know, scales of
+type e8m0 in w8a8_fp8, and mxfp4 are quantized by their formulas. Expected weights are the exact
+float32 values.
 """
 
 import json
 import sys
 
 import torch
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.lifecycle.forward import dequantize, quantize
+from compressed_tensors.quantization.utils import calculate_qparams
 from deepcompressor.backend.qserve.utils import convert_to_qserve_w4x8y16_linear_weight
+from fbgemm_gpu.experimental.gemm.triton_gemm.fp8_gemm import quantize_fp8_row
+from modelopt.torch.quantization.qtensor import NVFP4QTensor
+from torchao.prototype.mx_formats.config import ScaleCalculationMode
+from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx
 from transformers.integrations.mxfp4 import _convert_moe_packed_tensors
 
 from common import GOLDEN, crc32
@@ -77,20 +88,37 @@ def mxfp4(weight, names, blocks):
 
 
 def mxfp8(weight, name, dtype):
-    byte, scale = e8m0_bytes(area_max(weight, (1, 32)), 448)
-    full = spread(scale, (1, 32), weight.shape)
-    code = to_e4m3(weight / full).to(E4M3)
-    return {"weight": code, name: byte.view(dtype)}, code.float() * full
+    scale, code = to_mx(weight.to(BF16), E4M3, 32, ScaleCalculationMode.RCEIL)
+    exact = code.float() * spread(scale.float(), (1, 32), weight.shape)
+    assert torch.equal(to_dtype(code, scale, E4M3, 32, torch.float32), exact)
+    return {"weight": code, name: scale.view(torch.uint8).view(dtype)}, exact
 
 
 def nvfp4(weight):
-    second = weight.abs().max() / (6 * 448)
-    scale = to_e4m3(area_max(weight, (1, 16)) / 6 / second).to(E4M3)
-    full = spread(scale.float() * second, (1, 16), weight.shape)
-    code = e2m1_codes(torch.where(full == 0, 0, weight / full))
-    stored = {"weight": pack(code), "weight_scale": scale, "weight_scale_2": second,
+    tool, scale, second = NVFP4QTensor.quantize(weight, 16)
+    packed = tool._quantized_data
+    code = torch.stack([packed & 15, packed >> 4], -1).flatten(1)
+    exact = e2m1_values(code) * spread(scale.float() * second, (1, 16), weight.shape)
+    again = tool.dequantize(scale=scale, double_scale=second, block_sizes={-1: 16})
+    assert torch.equal(again.float(), exact)
+    stored = {"weight": packed, "weight_scale": scale, "weight_scale_2": second,
               "input_scale": torch.tensor(0.01)}  # fmt: skip
-    return stored, e2m1_values(code) * full
+    return stored, exact
+
+
+def row_fp8(weight):
+    code, scale = quantize_fp8_row(weight.to(BF16))
+    return {"weight": code, "weight_scale": scale[:, None]}, code.float() * scale[:, None]
+
+
+def per_output(weight, kind):
+    """By compressed-tensors, which llm-compressor calls; kind: its name of the numbers."""
+    args = QuantizationArgs(num_bits=8, type=kind, strategy="channel", symmetric=True)
+    scale, zero = calculate_qparams(weight.amin(1, True), weight.amax(1, True), args)
+    code = quantize(weight, scale, zero, args, dtype=E4M3 if kind == "float" else torch.int8)
+    exact = (code.float() + 0.0) * scale.float()
+    assert torch.equal(dequantize(code, scale.float(), None, args), exact)
+    return {"weight": code, "weight_scale": scale}, exact
 
 
 def fp8(weight, area, scale_dtype=torch.float32, name="weight_scale"):
@@ -185,20 +213,20 @@ CASES = {
         {}, lambda w: mxfp8(w, "weight_scale", E8M0), MXFP8_IN, {"quant_method": "mxfp8"}, {},
     ),
     ("fbgemm_fp8", "bound"): (
-        {}, lambda w: fp8(w, (1, w.shape[1])), token_e4m3(bound=2.5),
+        {}, row_fp8, token_e4m3(bound=2.5),
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 2.5,
          "modules_to_not_convert": ["lm_head", O_PROJ]},
         {"skip": [O_PROJ]},
     ),
     ("w8a8_fp8", "dynamic"): (
-        {}, lambda w: fp8(w, (1, w.shape[1])), token_e4m3(), {"quant_method": "w8a8_fp8"}, {},
+        {}, lambda w: per_output(w, "float"), token_e4m3(), {"quant_method": "w8a8_fp8"}, {},
     ),
     ("w8a8_fp8", "static_ue8m0"): (
         {}, lambda w: fp8(w, (1, w.shape[1]), E8M0), static_e4m3(STATIC),
         {"quant_method": "w8a8_fp8"}, {"input_scale": STATIC},
     ),
     ("w8a8_int8", "dynamic"): (
-        {}, lambda w: int8(w, (1, w.shape[1])), token_s8,
+        {}, lambda w: per_output(w, "int"), token_s8,
         {"quant_method": "w8a8_int8", "is_dynamic": True, "ignore": ["lm_head"]}, {},
     ),
     ("blockwise_int8", "ragged"): (
@@ -244,8 +272,13 @@ def make(scheme, case):
         (folder / "model.safetensors").unlink()
         torch.save({k: v.clone() for k, v in tensors.items()}, folder / options["file"])
     run = {} if activation is None else {name: activation for name in weights}
-    packages = ["torch", "transformers"] + (["deepcompressor-toolkit"] if scheme == "qoq" else [])
-    notes = "codes packed by deepcompressor" if scheme == "qoq" else "by formula, no tool run"
+    tools = {"qoq": ["deepcompressor-toolkit"], "petit_nvfp4": ["nvidia-modelopt"],
+             "mxfp8": ["torchao"], "fbgemm_fp8": ["fbgemm-gpu-genai"],
+             "w8a8_int8": ["compressed-tensors"]}.get(scheme, [])  # fmt: skip
+    if (scheme, case) == ("w8a8_fp8", "dynamic"):
+        tools = ["compressed-tensors"]
+    notes = f"codes and scales by {tools[0]}" if tools else "by formula, no tool run"
+    packages = ["torch", "transformers", *tools]
     write_expected(folder, config, tensors, weights, run, __file__, packages, notes)
 
 

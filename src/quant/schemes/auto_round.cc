@@ -102,15 +102,9 @@ class AutoRoundConfig : public QuantizationConfig {
     ScaledCodes codes;
     codes.scheme = scheme();
     codes.weight = suffix;
-    if (find_tensor(tensors, layer.module, "weight_scale_inv") != nullptr) {
-      codes.scale = "weight_scale_inv";
-    }
-    const TensorInfo* scale = find_tensor(tensors, layer.module, codes.scale);
-    if (scale == nullptr) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("{} is {}, but {}.weight_scale is missing", weight.name,
-                              tensor::name(weight.dtype), layer.module));
-    }
+    NIBBLE_ASSIGN(const ScaleBeside beside, scale_beside(layer, tensors, weight));
+    codes.scale = beside.suffix;
+    const TensorInfo* scale = beside.info;
     if (scale->dtype == DType::kU8 && layer.k > 16 &&
         squeezed(scale->shape) == squeezed({layer.n, layer.k / 16})) {
       return fail(

@@ -265,8 +265,8 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   TestCheckpoint nv;
   nv.add(kModule + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(1024));
   EXPECT_EQ(refusal(nv, ""),
-            "model.layers.0.mlp.up_proj.weight_packed is u8, but "
-            "model.layers.0.mlp.up_proj.weight_scale is missing");
+            "model.layers.0.mlp.up_proj.weight_packed is u8, but has no scale: neither "
+            "weight_scale_inv nor weight_scale is stored");
   nv.add(kModule + ".weight_scale", DType::kF16, {32, 4}, std::vector<uint16_t>(128));
   EXPECT_EQ(refusal(nv, ""),
             "model.layers.0.mlp.up_proj.weight_scale is f16: of the packed floats of auto-round "

@@ -74,8 +74,7 @@ class CompressedConfig : public QuantizationConfig {
     if (out.says != Says::kNothing || !quantizes_weights()) return out;
     NIBBLE_ASSIGN(const Group* named, named_group(layer.module));
     if (named != nullptr) return Listed{Says::kQuantized, config_.targets.where()};
-    return Listed{Says::kLeftAlone,
-                  fmt::format("{} (by not naming it)", config_.targets.where())};
+    return Listed{Says::kLeftAlone, fmt::format("{} (by not naming it)", config_.targets.where())};
   }
 
   std::string unused_reason(const TensorInfo& info) const override {
@@ -190,7 +189,7 @@ class CompressedConfig : public QuantizationConfig {
     return fail(ErrorCode::kCorrupt,
                 fmt::format("{} is stored quantized, but {}{}", layer.module,
                             quantizes_weights() ? "no target of config_groups is its name or class"
-                                : "config_groups quantizes no weights",
+                                                : "config_groups quantizes no weights",
                             ignored ? ", and it is in the ignore list" : ""));
   }
 

@@ -276,6 +276,18 @@ TEST(fp8, other_layers_tell_what_blocks_one_leaves_open) {
                                      "from the shapes of the scales"});
 }
 
+TEST(fp8, blocks_that_all_layers_together_leave_open_are_refused) {
+  TestCheckpoint checkpoint = weight_only(64, 64);
+  checkpoint.add<float>(kModule + ".weight_scale_inv", DType::kF32, {2, 2}, {1, 2, 3, 4});
+  checkpoint.add_bytes("other.weight", DType::kE4M3, {128, 64}, "");
+  checkpoint.add_bytes("other.weight_scale_inv", DType::kF32, {3, 2}, "");
+  EXPECT_EQ(message(load_layer(checkpoint, kDynamic, {kModule, 64, 64, false, {}})),
+            kModule +
+                ".weight_scale_inv: (2, 2) is neither one scale nor one per output (64), and "
+                "weight_block_size is not given: blocks of 43 to 63 x 32 to 63 would have as "
+                "many");
+}
+
 TEST(fp8, a_scale_that_is_not_one_per_block_contradicts_weight_block_size) {
   const LinearLayer layer{kModule, 6, 10, false, {}};
   for (const auto& [shape, text] : {std::pair<Shape, const char*>{{}, "()"},

@@ -146,7 +146,9 @@ TEST(modelopt, missing_tensors_are_refused_by_name) {
   EXPECT_EQ(read_as(checkpoint, flat("W4A16_NVFP4")), "missing " + kModule + ".weight_scale_2");
   checkpoint.remove(kModule + ".weight_scale");
   EXPECT_EQ(read_as(checkpoint, flat("W4A16_NVFP4")),
-            kModule + ".weight u8 (4, 32) has no scale: " + kModule + ".weight_scale is missing");
+            kModule +
+                ".weight is u8, but has no scale: neither weight_scale_inv nor weight_scale is "
+                "stored");
   checkpoint.add<float>(kModule + ".weight_scale", DType::kF32, {}, {1});
   EXPECT_EQ(read_as(checkpoint, flat("W4A16_NVFP4")),
             kModule + ".weight u8 (4, 32) with " + kModule +

@@ -34,21 +34,21 @@ class Mxfp4Config : public QuantizationConfig {
 
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
-    const TensorInfo* plain = find_tensor(tensors, layer.module, "weight");
+    const TensorInfo* alone = nullptr;  // codes without scales
     for (const Names& names : kNames) {
       const TensorInfo* codes = find_tensor(tensors, layer.module, names.codes);
       const TensorInfo* scales = find_tensor(tensors, layer.module, names.scales);
       // What is stored outranks the list.
-      if (codes == nullptr || scales == nullptr || tensor::is_plain_float(codes->dtype)) continue;
-      return method(layer, tensors, names, *codes);
+      if (codes == nullptr || tensor::is_plain_float(codes->dtype)) continue;
+      if (scales != nullptr) return method(layer, tensors, names, *codes);
+      if (alone == nullptr) alone = codes;
     }
-    if (plain == nullptr || tensor::is_plain_float(plain->dtype)) {
-      return unquantized_method(layer, tensors);
-    }
-    return fail(ErrorCode::kNotFound,
-                fmt::format("{} is {}, but has no scale: {}.weight_scale is "
-                            "not stored",
-                            plain->name, tensor::name(plain->dtype), layer.module));
+    if (alone == nullptr) return unquantized_method(layer, tensors);
+    return fail(
+        ErrorCode::kNotFound,
+        fmt::format("{} is {}, but has no scale: neither weight_scales, scales, weight_scale "
+                    "nor weight_scale_inv is stored",
+                    alone->name, tensor::name(alone->dtype)));
   }
 
   Result<void> read(const base::Json& dictionary) {

@@ -51,8 +51,10 @@ TEST(mxfp4, plain_layers_stay_plain) {
 TEST(mxfp4, what_is_missing_or_no_number_is_refused) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight", DType::kU8, {2, 32}, std::vector<uint8_t>(64, 0));
-  EXPECT_EQ(message(load_layer(checkpoint, kConfig, kLayer)),
-            "mlp.up_proj.weight is u8, but has no scale: mlp.up_proj.weight_scale is not stored");
+  EXPECT_EQ(
+      message(load_layer(checkpoint, kConfig, kLayer)),
+      "mlp.up_proj.weight is u8, but has no scale: neither weight_scales, scales, weight_scale "
+      "nor weight_scale_inv is stored");
   checkpoint.add<uint8_t>(kModule + ".weight_scale", DType::kU8, {2, 2}, {126, 128, 255, 254});
   EXPECT_EQ(message(load_layer(checkpoint, kConfig, kLayer)),
             "weight_scale: element (1, 0) is nan; the file is damaged");

@@ -44,14 +44,7 @@ class QuarkConfig : public QuantizationConfig {
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
       return unquantized_method(layer, tensors);
     }
-    const bool inverse = find_tensor(tensors, layer.module, "weight_scale_inv") != nullptr;
-    const std::string suffix = inverse ? "weight_scale_inv" : "weight_scale";
-    const TensorInfo* scale = find_tensor(tensors, layer.module, suffix);
-    if (scale == nullptr) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("{} is {}, but {}.weight_scale is missing", weight->name,
-                              tensor::name(weight->dtype), layer.module));
-    }
+    NIBBLE_ASSIGN(const ScaleBeside scale, scale_beside(layer, tensors, *weight));
     if (weight->dtype == DType::kS32 || weight->dtype == DType::kS8) {
       return quark_ints_method(layer, tensors,
                                {config_.pack_reordered, config.symmetric, config_.signed_ints},
@@ -59,12 +52,12 @@ class QuarkConfig : public QuantizationConfig {
     }
     ScaledCodes codes;
     codes.scheme = scheme();
-    codes.scale = suffix;
+    codes.scale = scale.suffix;
     codes.activation = config.activation;
     NIBBLE_ASSIGN(const FloatScales scales,
-                  read_stored_floats(layer, *weight, *scale,
+                  read_stored_floats(layer, *weight, *scale.info,
                                      {config.block, "block_size", config.six_bits()}, codes));
-    if (config.mx) NIBBLE_TRY(as_mx(*scale, scales, codes));
+    if (config.mx) NIBBLE_TRY(as_mx(*scale.info, scales, codes));
     if (find_tensor(tensors, layer.module, "weight_scale_2") != nullptr) {
       codes.scale2 = "weight_scale_2";
     }

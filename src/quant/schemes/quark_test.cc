@@ -285,8 +285,8 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
   bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   EXPECT_EQ(
       message(load_layer(bare, config(kFp8), kFp8Layer)),
-      "model.layers.0.mlp.up_proj.weight is e4m3, but model.layers.0.mlp.up_proj.weight_scale "
-      "is missing");
+      "model.layers.0.mlp.up_proj.weight is e4m3, but has no scale: neither weight_scale_inv nor "
+      "weight_scale is stored");
   TestCheckpoint int8 = int8_checkpoint();
   int8.add(kModule + ".weight_scale", DType::kF32, {3}, std::vector<float>{1, 1, 1});
   EXPECT_EQ(message(load_layer(int8, config(R"({"dtype": "int8"})"), kInt8Layer)),
