@@ -8,6 +8,7 @@
 
 #include "quant/keys.h"
 #include "quant/names.h"
+#include "quant/rotations.h"
 #include "quant/stored.h"
 #include "quant/unread_schemes.h"
 
@@ -105,6 +106,11 @@ std::string method_by_keys(const base::Json& dictionary) {
   }
   for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
     if (dictionary.find(key) != nullptr) return "gptq";
+  }
+  // transformers named no method before its version 4.32, when there was one.
+  for (const char* key : {"load_in_4bit", "load_in_8bit"}) {
+    const base::Json* asked = dictionary.find(key);
+    if (asked != nullptr && asked->is_bool() && asked->as_bool()) return "bitsandbytes";
   }
   return {};
 }
@@ -270,6 +276,12 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
               fmt::format("{}: quant_method is \"{}\", which is not known ({}); known are: {}",
                           facts.quantization_where, facts.method, quantized_tensors(facts.tensors),
                           known_schemes()));
+}
+
+Result<std::unique_ptr<QuantizationConfig>> parse_scheme(const Scheme& scheme,
+                                                         const CheckpointFacts& facts) {
+  if (facts.quantization != nullptr) NIBBLE_TRY(check_rotations(*facts.quantization));
+  return scheme.parse(facts);
 }
 
 std::string taken_for(const CheckpointFacts& facts, std::string_view requested,

@@ -26,7 +26,9 @@ __device__ inline uint32_t tile_offset(int rows, int row, int column) {
 
 // Of a piece whose rows are what the product keeps (queries; keys of Q K^T): a step of 16 numbers
 // is 32 bytes further on.
-__device__ inline uint64_t describe_rows(uint32_t address) { return sm90::describe_tile(address); }
+__device__ inline uint64_t describe_rows(uint32_t address) {
+  return uint64_t{sm90::describe_tile(address)} | uint64_t{sm90::kTileHigh} << 32;
+}
 // Of a tile of `rows` rows over which the product sums (values of P V), with D columns: pieces are
 // rows * 128 bytes apart, 8 rows 1024. A step of 16 rows is 2048 bytes further on.
 __device__ inline uint64_t describe_columns(uint32_t address, int rows) {

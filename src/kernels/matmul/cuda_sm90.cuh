@@ -200,6 +200,7 @@ __device__ inline void store_shared_u32(uint32_t address, uint32_t v) {
 __device__ inline uint32_t describe_tile(uint32_t address) {
   return (address & 0x3ffffu) >> 4 | 1u << 16;
 }
+constexpr uint32_t kTileHigh = 0x40000040;  // the same, for what holds whole descriptors
 #define NIBBLE_TILE_HIGH "0x40000040"
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

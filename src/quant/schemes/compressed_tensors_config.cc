@@ -21,7 +21,7 @@ constexpr std::string_view kKnown =
 // How far the tool got, and what it measured.
 constexpr std::string_view kHarmless =
     "quantization_status global_compression_ratio moe_sparsity_config run_compressed "
-    "packed_modules_mapping linear_fp8_config dequantize";
+    "packed_modules_mapping linear_fp8_config dequantize provider";
 constexpr std::string_view kGroupKeys =
     "targets weights input_activations output_activations format";
 
