@@ -30,7 +30,8 @@ constexpr std::string_view kKnown =
 constexpr std::string_view kHarmless =
     "export backend do_fuse fuse_max_seq_len modules_to_fuse exllama_config meta desc_act sym "
     "damp_percent "
-    "true_sequential model_name_or_path use_cuda_fp16 "
+    "true_sequential model_name_or_path use_cuda_fp16 act_group_aware batch_size "
+    "cache_block_outputs tokenizer dataset model_seqlen max_input_length pad_token_id "
     // auto-round, writing in this format
     "autoround_version data_type enable_quanted_input provider to_quant_block_names iters lr "
     "nsamples "
