@@ -75,6 +75,9 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
   const DecoderSpec& s = decoder_->spec;
   const int64_t q_width = s.heads * s.head_dim;
   const int64_t kv_width = s.kv_heads * s.head_dim;
+  has_inner_ = std::any_of(decoder_->layers.begin(), decoder_->layers.end(), [&](const auto& w) {
+    return held_for(stream, {&w.down}, m) != kernels::Held::kF32;
+  });
   const std::pair<float**, int64_t> buffers[] = {
       {&narrow_, s.width() != s.hidden ? s.width() : 0},
       {&x_, s.hidden},
@@ -90,6 +93,7 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
                : s.has(Part::kGate) ? s.ffn
                                     : 0},
       {&up_, s.has(Part::kUp) ? s.ffn : 0},
+      {&inner_, has_inner_ ? (s.ffn + 1) / 2 : 0},
   };
   constexpr int64_t kAlign = 16;  // floats: every buffer starts on a cache line
   const auto rounded = [m](int64_t width) { return (m * width + kAlign - 1) / kAlign * kAlign; };
@@ -179,23 +183,28 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
       block_with_norms_after(stream, layer, cache.layer(layer), listener);
       continue;
     }
-    const float* x = block_input(stream, w.attention_norm, m_);
+    const kernels::Held of_qkv = held_for(stream, {&w.q, &w.k, &w.v, &w.qkv}, m_);
+    const kernels::Held of_ffn = held_for(stream, {&w.gate, &w.up, &w.gate_up}, m_);
+    const bool shared = s.parallel && !s.has(Part::kFfnNorm);
+    kernels::ConstRows x = block_input(stream, w.attention_norm,
+                                       shared && of_qkv != of_ffn ? kernels::Held::kF32 : of_qkv);
     attention_block(stream, layer, x, cache.layer(layer), listener, delta_);
     if (s.parallel) {
       if (s.has(Part::kFfnNorm)) {
-        normalize(stream, w.ffn_norm, x_, normed_, m_, s.hidden);
-        x = normed_;
+        const kernels::Rows normed(normed_, of_ffn);
+        normalize(stream, w.ffn_norm, x_, normed, m_, s.hidden);
+        x = normed;
       }
       ffn_block(stream, layer, x, listener, beside_);
       kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m_, s.hidden);
     } else {
       pending_ = true;
-      x = block_input(stream, w.ffn_norm, m_);
+      x = block_input(stream, w.ffn_norm, of_ffn);
       ffn_block(stream, layer, x, listener, delta_);
     }
     pending_ = true;
   }
-  const float* last = block_input(stream, decoder_->final_norm, m_);
+  const float* last = block_input(stream, decoder_->final_norm, kernels::Held::kF32).f32();
   if (!s.has(Part::kProjectOut)) return last;
   const LinearOutput out[] = {{&decoder_->project_out, narrow_, s.width()}};
   apply(stream, out, last, s.hidden, m_);
@@ -232,26 +241,29 @@ void Runner::embed_tokens(device::Stream& stream, const Listener& listener) {
   kernels::add_to(stream, ops_, normed_, s.hidden, x_, s.hidden, m_, s.hidden);
 }
 
-// Adds what the block before left to the residual stream, and normalizes it for the next.
-const float* Runner::block_input(device::Stream& stream, const Norm& norm, int64_t m) {
+// Adds what the block before left to the residual stream, and normalizes it for the next, whose
+// products read it as `held`.
+kernels::ConstRows Runner::block_input(device::Stream& stream, const Norm& norm,
+                                       kernels::Held held) {
   const DecoderSpec& s = decoder_->spec;
+  const kernels::Rows normed(normed_, held);
   const bool add = std::exchange(pending_, false);
   if (add && s.residual_scale != 1) {
-    kernels::scale_by(stream, ops_, s.residual_scale, delta_, m * s.hidden);
+    kernels::scale_by(stream, ops_, s.residual_scale, delta_, m_ * s.hidden);
   }
   if (add && s.norm == NormKind::kRms && !norm.weight.empty()) {
     const kernels::RmsNorm rms{norm.weight.data(), s.hidden, s.norm_eps};
-    kernels::add_rms_norm(stream, ops_, rms, delta_, s.hidden, x_, s.hidden, normed_, s.hidden, m);
-    return normed_;
+    kernels::add_rms_norm(stream, ops_, rms, delta_, s.hidden, x_, s.hidden, normed, s.hidden, m_);
+    return normed;
   }
-  if (add) kernels::add_to(stream, ops_, delta_, s.hidden, x_, s.hidden, m, s.hidden);
+  if (add) kernels::add_to(stream, ops_, delta_, s.hidden, x_, s.hidden, m_, s.hidden);
   if (norm.weight.empty()) return x_;
-  normalize(stream, norm, x_, normed_, m, s.hidden);
-  return normed_;
+  normalize(stream, norm, x_, normed, m_, s.hidden);
+  return normed;
 }
 
 // x and y are (m, width), contiguous; y may be x.
-void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x, float* y,
+void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x, kernels::Rows y,
                        int64_t m, int64_t width) {
   const DecoderSpec& s = decoder_->spec;
   if (s.norm == NormKind::kRms) {
@@ -264,7 +276,7 @@ void Runner::normalize(device::Stream& stream, const Norm& norm, const float* x,
   }
 }
 
-Runner::Qkv Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
+Runner::Qkv Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, kernels::ConstRows x,
                                 const Listener& listener) {
   const DecoderSpec& s = decoder_->spec;
   const int64_t q_width = s.heads * s.head_dim;
@@ -296,7 +308,7 @@ Runner::Qkv Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, c
   return apart;
 }
 
-void Runner::attention_block(device::Stream& stream, int64_t layer, const float* x,
+void Runner::attention_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
                              kernels::KvCache& cache, const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
@@ -317,6 +329,7 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, const float*
                                         .soft_cap = s.attention_soft_cap,
                                         .window = window,
                                         .exact = decoder_->exact};
+  const kernels::Rows mixed(mixed_, held_for(stream, {&w.o}, m_));
   kernels::attend(stream, ops_, config, cache,
                   {.rope = s.rotary ? &rows : nullptr,
                    .q = qkv.q,
@@ -328,46 +341,58 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, const float*
                    .position = position_,
                    .placed_position = placed_position_,
                    .m = m_,
-                   .out = mixed_,
+                   .out = mixed,
                    .ldo = q_width});
 
   const LinearOutput o[] = {{&w.o, out, s.hidden}};
-  apply(stream, o, mixed_, q_width, m_);
+  apply(stream, o, mixed, q_width, m_);
   tell(stream, listener, w.o, out, m_);
   if (s.has(Part::kPostAttentionNorm)) {
     normalize(stream, w.post_attention_norm, out, out, m_, s.hidden);
   }
 }
 
-void Runner::ffn_block(device::Stream& stream, int64_t layer, const float* x,
+Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
+                                  kernels::ConstRows x, const Listener& listener) {
+  const DecoderSpec& s = decoder_->spec;
+  const bool fused = s.has(Part::kGateUp);
+  const bool gated = fused || s.has(Part::kGate);
+  const int64_t stride = fused ? 2 * s.ffn : s.ffn;  // of gate, and of up
+  float* up = fused ? gate_ + s.ffn : up_;
+  if (fused) {
+    const LinearOutput gate_up[] = {{&w.gate_up, gate_, stride}};
+    apply(stream, gate_up, x, s.hidden, m_);
+    tell(stream, listener, w.gate_up, gate_, m_);
+  } else if (gated) {
+    const LinearOutput gate_up[] = {{&w.gate, gate_, stride}, {&w.up, up, stride}};
+    apply(stream, gate_up, x, s.hidden, m_);
+    tell(stream, listener, w.gate, gate_, m_);
+    tell(stream, listener, w.up, up, m_);
+  } else {
+    const LinearOutput only_up[] = {{&w.up, up, stride}};
+    apply(stream, only_up, x, s.hidden, m_);
+    tell(stream, listener, w.up, up, m_);
+  }
+  // In place, unless `down` reads narrower numbers.
+  Inner out{gated ? gate_ : up, stride};
+  const kernels::Held held = has_inner_ ? held_for(stream, {&w.down}, m_) : kernels::Held::kF32;
+  if (held != kernels::Held::kF32) out = {kernels::Rows(inner_, held), s.ffn};
+  if (gated) {
+    kernels::activate_gated(stream, ops_, s.activation, gate_, stride, up, stride, out.rows,
+                            out.stride, m_, s.ffn);
+  } else {
+    kernels::activate(stream, ops_, s.activation, up, stride, out.rows, out.stride, m_, s.ffn);
+  }
+  return out;
+}
+
+void Runner::ffn_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
                        const Listener& listener, float* out) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
-  float* inner = gate_;  // (m_, ffn) with the stride inner_stride
-  int64_t inner_stride = s.ffn;
-  if (s.has(Part::kGateUp)) {
-    inner_stride = 2 * s.ffn;
-    const LinearOutput gate_up[] = {{&w.gate_up, gate_, inner_stride}};
-    apply(stream, gate_up, x, s.hidden, m_);
-    tell(stream, listener, w.gate_up, gate_, m_);
-    kernels::activate_gated(stream, ops_, s.activation, gate_, inner_stride, gate_ + s.ffn,
-                            inner_stride, gate_, inner_stride, m_, s.ffn);
-  } else if (s.has(Part::kGate)) {
-    const LinearOutput gate_up[] = {{&w.gate, gate_, s.ffn}, {&w.up, up_, s.ffn}};
-    apply(stream, gate_up, x, s.hidden, m_);
-    tell(stream, listener, w.gate, gate_, m_);
-    tell(stream, listener, w.up, up_, m_);
-    kernels::activate_gated(stream, ops_, s.activation, gate_, s.ffn, up_, s.ffn, gate_, s.ffn, m_,
-                            s.ffn);
-  } else {
-    inner = up_;
-    const LinearOutput up[] = {{&w.up, up_, s.ffn}};
-    apply(stream, up, x, s.hidden, m_);
-    tell(stream, listener, w.up, up_, m_);
-    kernels::activate(stream, ops_, s.activation, up_, s.ffn, up_, s.ffn, m_, s.ffn);
-  }
+  const Inner inner = run_gate_up(stream, w, x, listener);
   const LinearOutput down[] = {{&w.down, out, s.hidden}};
-  apply(stream, down, inner, inner_stride, m_);
+  apply(stream, down, inner.rows, inner.stride, m_);
   tell(stream, listener, w.down, out, m_);
   if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m_, s.hidden);
 }

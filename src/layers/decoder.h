@@ -242,9 +242,9 @@ class Runner {
   void embed_tokens(device::Stream& stream, const Listener& listener);
   void block_with_norms_after(device::Stream& stream, int64_t layer, kernels::KvCache& cache,
                               const Listener& listener);
-  const float* block_input(device::Stream& stream, const Norm& norm, int64_t m);
-  void normalize(device::Stream& stream, const Norm& norm, const float* x, float* y, int64_t m,
-                 int64_t width);
+  kernels::ConstRows block_input(device::Stream& stream, const Norm& norm, kernels::Held held);
+  void normalize(device::Stream& stream, const Norm& norm, const float* x, kernels::Rows y,
+                 int64_t m, int64_t width);
   // q, k and v of the step, with the strides of a token.
   struct Qkv {
     float* q;
@@ -254,12 +254,19 @@ class Runner {
     float* v;
     int64_t ldv;
   };
-  Qkv project_qkv(device::Stream& stream, const DecoderLayer& w, const float* x,
+  Qkv project_qkv(device::Stream& stream, const DecoderLayer& w, kernels::ConstRows x,
                   const Listener& listener);
-  void attention_block(device::Stream& stream, int64_t layer, const float* x,
+  void attention_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
                        kernels::KvCache& cache, const Listener& listener, float* out);
-  void ffn_block(device::Stream& stream, int64_t layer, const float* x, const Listener& listener,
-                 float* out);
+  // What gate and up become, with the stride of a token.
+  struct Inner {
+    kernels::Rows rows;
+    int64_t stride;
+  };
+  Inner run_gate_up(device::Stream& stream, const DecoderLayer& w, kernels::ConstRows x,
+                    const Listener& listener);
+  void ffn_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
+                 const Listener& listener, float* out);
 
   const Decoder* decoder_;
   kernels::Ops ops_;
@@ -290,6 +297,8 @@ class Runner {
   float* mixed_ = nullptr;   // heads * head_dim: the output of attention
   float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
   float* up_ = nullptr;      // ffn
+  float* inner_ = nullptr;   // ffn numbers of 16 bits: what `down` reads, where it is not f32
+  bool has_inner_ = false;
   bool pending_ = false;
 };
 

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 
 #include "device/memory.h"
 #include "device/stream.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/rows.h"
 
 namespace nibble::layers {
 
@@ -26,9 +28,14 @@ struct LinearOutput {
   int64_t ldy;
 };
 
+// How the rows are best held that these layers, and nobody else, read: what the operation before
+// them is asked to write. Layers that are empty do not count.
+kernels::Held held_for(const device::Stream& stream, std::initializer_list<const Linear*> readers,
+                       int64_t m);
+
 // y = x W^T + bias for each output. Layers that read the same x go together: q, k and v keep their
 // own formats and scales and still share one parallel loop.
-void apply(device::Stream& stream, std::span<const LinearOutput> outputs, const float* x,
+void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernels::ConstRows x,
            int64_t ldx, int64_t m);
 
 }  // namespace nibble::layers

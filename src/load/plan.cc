@@ -262,7 +262,7 @@ class Planner {
       facts.files.push_back(checkpoint_.file_name(i));
     }
     NIBBLE_ASSIGN(const quant::Scheme* scheme, quant::detect_scheme(facts, options_.quantization));
-    NIBBLE_ASSIGN(quantization_, scheme->parse(facts));
+    NIBBLE_ASSIGN(quantization_, quant::parse_scheme(*scheme, facts));
     NIBBLE_ASSIGN(kv_cache_, quant::find_kv_cache(facts.quantization, facts.hf_quant_config));
     plan_.scheme = scheme->name;
     const std::string taken = quant::taken_for(facts, options_.quantization, *scheme);
@@ -404,11 +404,19 @@ class Planner {
   }
 
   // --quantization names what is stored; it cannot make it so (but for fp8).
+  // A config alone may have stayed where weights became floats again, as when adapters are merged.
   void check_requested() {
-    if (options_.quantization.empty() || plan_.scheme == "unquantized") return;
+    if (plan_.scheme == "unquantized") return;
     const bool any = std::any_of(plan_.modules.begin(), plan_.modules.end(),
                                  [](const auto& m) { return m.method->scheme() != "unquantized"; });
     if (any || !plan_.problems.empty()) return;
+    if (options_.quantization.empty()) {
+      if (!list_notes_.sentences().empty()) return;  // they say it
+      plan_.notes.push_back(fmt::format(
+          "{} is of {}, but no layer is stored quantized: all are plain floats, and stay so",
+          source_.where, plan_.scheme));
+      return;
+    }
     plan_.problems.push_back(
         fmt::format("--quantization {}: no layer of this checkpoint is stored so, and only fp8 is "
                     "made while loading",
@@ -505,7 +513,7 @@ class Planner {
     // `used_` also holds what a layer knows and leaves alone, which stands in `unused` too.
     plan_.tensors_used = static_cast<int64_t>(used_.size() - known_unused_);
     for (const quant::NameMatcher* matcher : quantization_->matchers()) {
-      const std::vector<std::string> idle = matcher->rules_that_matched_nothing();
+      const std::vector<std::string> idle = idle_rules(*matcher);
       constexpr size_t kMostTold = 20;
       for (size_t i = 0; i < std::min(idle.size(), kMostTold); ++i) {
         plan_.notes.push_back(
@@ -516,6 +524,20 @@ class Planner {
                                           idle.size() - kMostTold));
       }
     }
+  }
+
+  // The rules of a list that name nothing in the checkpoint. What a rule names need be no linear
+  // layer (writers list norms too), and an earlier rule may have said the same.
+  std::vector<std::string> idle_rules(const quant::NameMatcher& matcher) const {
+    if (matcher.rules_that_matched_nothing().empty()) return {};
+    std::vector<std::string_view> modules;
+    for (const TensorInfo& info : lookup_.all) {
+      const std::string_view module = std::string_view(info.name).substr(0, info.name.rfind('.'));
+      if (modules.empty() || module != modules.back()) modules.push_back(module);
+    }
+    modules.emplace_back("lm_head");  // which a tied head is called, though nothing is stored
+    matcher.note_all(modules);
+    return matcher.rules_that_matched_nothing();
   }
 
   // Evidence beats claim: a bias that is stored was part of the model that was saved.
@@ -532,6 +554,7 @@ class Planner {
     for (const auto& [segment, reason] : plan_.spec.unused) {
       if (segments.find(fmt::format(".{}.", segment)) != segments.npos) return reason;
     }
+    if (name.ends_with("._extra_state")) return "the state of another engine's kernels";
     for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
                                "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
       if (name.ends_with(buffer)) return "a buffer that is computed from config.json";

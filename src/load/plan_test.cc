@@ -93,6 +93,29 @@ TEST(plan, names_without_the_usual_prefix_are_followed) {
             Sentences{"the tensors' names begin with \"\" here, where \"model.\" is usual"});
 }
 
+TEST(plan, a_rule_that_names_what_is_no_layer_or_a_head_that_is_tied_is_not_idle) {
+  TempFolder folder;
+  std::vector<Stored> stored = tiny_llama();
+  stored.pop_back();  // the head
+  stored.push_back({"model.layers.0.self_attn._extra_state", {8}, DType::kU8});
+  write(folder, config(R"("tie_word_embeddings": true, "quantization_config": {
+            "quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": [
+              "lm_head", "model.layers.0", "model.norm", "model.layers.0.input_layernorm",
+              "model.layers.0.mlp.up_proj", "visual", "model.embed_tokens", "visual"]}, )"),
+        stored);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  EXPECT_EQ(
+      p->plan.notes,
+      (Sentences{"config.json: quantization_config is of fp8, but no layer is stored quantized: "
+                 "all are plain floats, and stay so",
+                 "config.json: quantization_config: modules_to_not_convert: \"visual\" "
+                 "matched no layer"}));
+  ASSERT_EQ(p->plan.unused.size(), 1u);
+  EXPECT_EQ(p->plan.unused[0].reason, "the state of another engine's kernels");
+}
+
 TEST(plan, names_with_a_wrappers_prefix_are_followed) {
   TempFolder folder;
   write(folder, config(), tiny_llama("language_model.model.", "language_model.lm_head"));

@@ -237,6 +237,17 @@ TEST(mistral, has_no_biases_and_its_window_cannot_be_switched_off) {
             "config.json: sliding_window: expected a size from 1 to 16777216, found 0");
 }
 
+TEST(mistral, with_layer_types_is_a_ministral) {
+  const std::string types = R"("sliding_window": 5, "layer_types": [
+      "full_attention", "sliding_attention", "full_attention", "sliding_attention",
+      "full_attention", "sliding_attention", "full_attention", "sliding_attention"],)";
+  for (const char* name : {"MistralForCausalLM", "MinistralForCausalLM"}) {
+    EXPECT_EQ(spec_of(small(name, types)).windows, (std::vector<int64_t>{0, 5, 0, 5, 0, 5, 0, 5}));
+    EXPECT_EQ(spec_of(small(name, R"("sliding_window": 5, "layer_types": null,)")).windows,
+              std::vector<int64_t>(8, 5));
+  }
+}
+
 TEST(qwen, windows_are_those_of_the_upper_layers_if_used_at_all) {
   const std::string keys = R"("num_key_value_heads": 8, "sliding_window": 5,)";
   EXPECT_EQ(spec_of(small("Qwen2ForCausalLM", keys)).windows, std::vector<int64_t>(8, 0));

@@ -1,4 +1,6 @@
-// Mistral: Llama without biases, every layer with the same sliding window or with none.
+// Mistral and Ministral: Llama without biases, every layer with the same sliding window or with
+// none; with `layer_types` each as it says there. (transformers takes a config of mistral that has
+// them for one of ministral.)
 #include "models/architecture.h"
 #include "models/config.h"
 
@@ -11,8 +13,9 @@ Result<layers::DecoderSpec> mistral(const base::Json& config) {
   if (config.find("sliding_window") == nullptr || config.find_set("sliding_window") != nullptr) {
     NIBBLE_ASSIGN(const int64_t window, get_size_or(config, "sliding_window", 4096));
     same_window(spec, window);
+    NIBBLE_TRY(read_layer_types(config, spec, window, [](int64_t) { return true; }));
   }
-  note_ignored(config, {"attention_bias", "mlp_bias", "layer_types"}, spec);
+  note_ignored(config, {"attention_bias", "mlp_bias"}, spec);
   if (config.find_set("use_sliding_window") != nullptr) {
     spec.notes.push_back(config.where() +
                          ": use_sliding_window has no effect: sliding_window alone decides");

@@ -30,7 +30,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> config_of(const checkpoint::C
   facts.tensors = lookup_of(opened);
   for (uint32_t i = 0; i < opened.file_count(); ++i) facts.files.push_back(opened.file_name(i));
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
-  return scheme->parse(facts);
+  return parse_scheme(*scheme, facts);
 }
 
 // The tensors that a method asks for, whole.

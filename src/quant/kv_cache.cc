@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "quant/keys.h"
+#include "quant/scheme.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
@@ -35,6 +36,12 @@ std::string spelled(std::string_view attention, std::string_view name, char side
   std::string out = fmt::format("{}.{}", attention, name);
   std::replace(out.begin() + static_cast<std::ptrdiff_t>(attention.size()), out.end(), '?', side);
   return out;
+}
+
+// The tensor of this name; nullptr when there is none, or one of no elements.
+const TensorInfo* stored_tensor(const TensorLookup& tensors, const std::string& name) {
+  const TensorInfo* found = tensors.find(name);
+  return found == nullptr || holds_nothing(*found) ? nullptr : found;
 }
 
 bool is_fp8(KvType type) { return type == KvType::kE4M3 || type == KvType::kE5M2; }
@@ -89,6 +96,19 @@ Result<KvCacheConfig> read_algorithm(const Json& dictionary, std::string_view ke
   if (word.empty()) return out;
   out.where = fmt::format("{}: {}", dictionary.where(), key);
   set_type_by_word(word, out);
+  return out;
+}
+
+// A scheme in one word: how there are scales (AutoFP8, Quark's folders for quant_method "fp8": FP8
+// caches all), or of what type the cache is.
+Result<KvCacheConfig> read_scheme_word(const Json& dictionary, bool promised) {
+  NIBBLE_ASSIGN(const std::string word, dictionary.get_string_or("kv_cache_scheme", ""));
+  NIBBLE_ASSIGN(KvCacheConfig out, read_algorithm(dictionary, "kv_cache_scheme"));
+  if (word != "static" && word != "dynamic") return out;
+  out.unsupported.clear();
+  out.type = KvType::kE4M3;
+  out.dynamic = word == "dynamic";
+  out.promised = promised && !out.dynamic;
   return out;
 }
 
@@ -182,7 +202,7 @@ Result<KvCacheConfig> read_kv_cache(const Json& dictionary) {
       NIBBLE_ASSIGN(KvCacheConfig config, read_scheme(*scheme, promised));
       said.push_back(std::move(config));
     } else if (scheme != nullptr) {
-      NIBBLE_ASSIGN(KvCacheConfig config, read_algorithm(*level, "kv_cache_scheme"));
+      NIBBLE_ASSIGN(KvCacheConfig config, read_scheme_word(*level, promised));
       said.push_back(std::move(config));
     }
     NIBBLE_ASSIGN(KvCacheConfig config, read_algorithm(*level, "kv_cache_quant_algo"));
@@ -223,6 +243,7 @@ Result<KvCacheConfig> find_kv_cache(const base::Json* dictionary,
 
 bool stores_kv_scales(const TensorLookup& tensors) {
   return std::any_of(tensors.all.begin(), tensors.all.end(), [](const TensorInfo& info) {
+    if (holds_nothing(info)) return false;
     const std::string_view name = info.name;
     for (const char* end : {".k_scale", ".v_scale", ".kv_scale", ".k_cache.scale", ".v_cache.scale",
                             ".k_proj.output_scale", ".v_proj.output_scale"}) {
@@ -236,7 +257,7 @@ KVCacheMethod::Side KVCacheMethod::find(char side, std::string_view attention,
                                         const TensorLookup& tensors) {
   Side out;
   for (std::string_view name : kScaleNames) {
-    const TensorInfo* found = tensors.find(spelled(attention, name, side));
+    const TensorInfo* found = stored_tensor(tensors, spelled(attention, name, side));
     if (found == nullptr) continue;
     if (out.scale == nullptr) {
       out.scale = found;
@@ -245,10 +266,10 @@ KVCacheMethod::Side KVCacheMethod::find(char side, std::string_view attention,
     }
   }
   for (std::string_view name : kBiasNames) {
-    if (out.bias == nullptr) out.bias = tensors.find(spelled(attention, name, side));
+    if (out.bias == nullptr) out.bias = stored_tensor(tensors, spelled(attention, name, side));
   }
   for (std::string_view name : kZeroNames) {
-    const TensorInfo* found = tensors.find(spelled(attention, name, side));
+    const TensorInfo* found = stored_tensor(tensors, spelled(attention, name, side));
     if (found == nullptr) continue;
     if (out.zero == nullptr) {
       out.zero = found;
@@ -319,17 +340,17 @@ Result<KVCacheMethod> KVCacheMethod::create(std::string_view attention, int64_t 
   }
   // An old scale for both beside a newer one for each.
   for (std::string_view name : {"attn.kv_scale", "kv_scale"}) {
-    account(tensors.find(spelled(attention, name, 'k')), false,
+    account(stored_tensor(tensors, spelled(attention, name, 'k')), false,
             "the scales of keys and values are stored apart, too");
   }
   const auto account_all = [&](std::span<const std::string_view> names, const char* what) {
     for (std::string_view name : names) {
-      account(tensors.find(spelled(attention, name, 'q')), false,
+      account(stored_tensor(tensors, spelled(attention, name, 'q')), false,
               fmt::format("of {}, which are not quantized here", what));
     }
   };
   for (const char side : {'k', 'v'}) {
-    account(tensors.find(spelled(attention, "?_proj.?_bias", side)), false,
+    account(stored_tensor(tensors, spelled(attention, "?_proj.?_bias", side)), false,
             "the bias of an affine KV cache; the cache here has none");
   }
   account_all(std::span(kScaleNames).first(8), "the queries");

@@ -34,7 +34,7 @@ struct KvCacheConfig {
   std::string where;                    // the key that says so; "" when none does
 };
 
-// From `kv_cache_scheme` (compressed-tensors, ModelOpt), `kv_cache_quant_algo` (ModelOpt, also
+// From `kv_cache_scheme` (compressed-tensors, ModelOpt; in a word AutoFP8 and Quark), `kv_cache_quant_algo` (ModelOpt, also
 // inside "quantization"), `kv_cache_quant_config` or `export: kv_cache_group` (Quark) of a
 // quantization dictionary. Errors: two of them that differ; a value of the wrong type.
 Result<KvCacheConfig> read_kv_cache(const base::Json& dictionary);

@@ -53,6 +53,23 @@ TEST(kv_cache_config, static_scales_are_a_promise_but_modelopt_leaves_out_ones) 
   EXPECT_FALSE(read(R"({"kv_cache_quant_algo": "FP8"})").promised);
 }
 
+TEST(kv_cache_config, a_scheme_in_one_word_is_that_of_an_fp8_cache) {
+  // As AutoFP8 writes it, and Quark for quant_method "fp8".
+  const KvCacheConfig fixed = read(R"({"quant_method": "fp8", "kv_cache_scheme": "static"})");
+  EXPECT_EQ(fixed.type, KvType::kE4M3);
+  EXPECT_TRUE(fixed.promised);
+  EXPECT_FALSE(fixed.dynamic);
+  EXPECT_EQ(fixed.unsupported, "");
+  EXPECT_EQ(fixed.where, "config.json: quantization_config: kv_cache_scheme");
+  const KvCacheConfig dynamic = read(R"({"quant_method": "fp8", "kv_cache_scheme": "dynamic"})");
+  EXPECT_EQ(dynamic.type, KvType::kE4M3);
+  EXPECT_FALSE(dynamic.promised);
+  EXPECT_TRUE(dynamic.dynamic);
+  EXPECT_EQ(read(R"({"kv_cache_scheme": "fp8_e5m2"})").type, KvType::kE5M2);
+  EXPECT_EQ(read(R"({"kv_cache_scheme": "other"})").unsupported,
+            "config.json: quantization_config: kv_cache_scheme: a cache of other");
+}
+
 TEST(kv_cache_config, two_files_that_both_speak_of_it_must_agree) {
   const base::Json fp8 = json(R"({"kv_cache_quant_algo": "FP8"})", "hf_quant_config.json");
   const base::Json same =
@@ -218,6 +235,18 @@ TEST(kv_cache_method, what_is_missing_or_wrong_is_named) {
   checkpoint.add<uint32_t>(kA + ".v_proj.v_scale", DType::kF32, {}, {0x7fc00000u});
   EXPECT_EQ(message(scales(checkpoint, KvType::kE4M3)),
             kA + ".v_proj.v_scale is nan; the file is damaged");
+}
+
+TEST(kv_cache_method, a_scale_of_no_elements_is_none) {
+  TestCheckpoint checkpoint;
+  for (const char* name : {".k_proj.output_scale", ".v_proj.output_scale"}) {
+    checkpoint.add<float>(kA + name, DType::kF32, {0}, {});
+  }
+  EXPECT_FALSE(stores_kv_scales(checkpoint.lookup()));
+  const auto cache = method(checkpoint, KvType::kE4M3);
+  ASSERT_TRUE(cache) << message(cache);
+  EXPECT_EQ(cache->k_scale(), nullptr);
+  EXPECT_FALSE(cache->uses_stored());
 }
 
 TEST(kv_cache_method, a_cache_with_a_bias_is_refused_where_it_is_used) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <set>
 #include <unordered_map>
 
 namespace nibble::quant {
@@ -16,6 +17,7 @@ namespace {
 // keeps a hostile rule over twenty thousand modules within seconds.
 constexpr uint32_t kMatchSteps = 20000;
 constexpr size_t kLongestPattern = 4096;
+constexpr size_t kMostNoted = 20000;  // expressions times names
 
 constexpr std::array<std::string_view, 3> kWrappers = {"model.", "language_model.", "text_model."};
 constexpr std::array<std::string_view, 4> kSuffixes = {".linear", ".base_layer", ".weight", "."};
@@ -95,6 +97,7 @@ std::vector<std::string> placements(std::string_view module) {
       if (other != place) out.push_back(fmt::format("{}{}", other, rest));
     }
     out.push_back(fmt::format("model.{}", rest));  // the text model saved alone
+    out.emplace_back(rest);                        // its head, which stands beside it
     break;
   }
   return out;
@@ -124,6 +127,18 @@ struct Pattern {
   std::string glob;                               // empty for a regular expression
   std::unique_ptr<pcre2_code, CodeDeleter> code;  // null for a glob
 };
+
+// A module's name as rules of each kind look at it.
+struct Subject {
+  explicit Subject(std::string_view whole)
+      : module(whole), name(strip(whole)), starts(segment_starts(name)) {}
+  std::string_view module, name;
+  std::vector<size_t> starts;
+  // Made for the first regular expression: most lists have none.
+  mutable std::vector<std::string> placed;
+  mutable std::unique_ptr<pcre2_match_data, MatchDeleter> match_data;
+};
+enum class Outcome : uint8_t { kNone, kHit, kTooManySteps };
 
 Result<std::unique_ptr<pcre2_code, CodeDeleter>> compile_regex(std::string_view text,
                                                                std::string_view where) {
@@ -160,11 +175,11 @@ struct NameMatcher::Compiled {
     for (std::string& spelling : spellings(name)) table.try_emplace(std::move(spelling), rule);
   }
 
-  std::optional<size_t> first_literal(std::string_view name) const {
-    std::optional<size_t> best;
-    auto look = [&best](const auto& table, std::string_view part) {
+  template <class Visit>
+  void each_literal(std::string_view name, Visit visit) const {
+    auto look = [&visit](const auto& table, std::string_view part) {
       const auto it = table.find(std::string(part));
-      if (it != table.end() && (!best || it->second < *best)) best = it->second;
+      if (it != table.end()) visit(it->second);
     };
     const std::vector<size_t> starts = segment_starts(name);
     for (size_t i = 0; i < starts.size(); ++i) {
@@ -175,7 +190,37 @@ struct NameMatcher::Compiled {
         if (i == 0) look(from_root, part);
       }
     }
+  }
+  std::optional<size_t> first_literal(std::string_view name) const {
+    std::optional<size_t> best;
+    each_literal(name, [&best](size_t rule) {
+      if (!best || rule < *best) best = rule;
+    });
     return best;
+  }
+
+  Result<Outcome> run(const Pattern& pattern, const Subject& subject,
+                      std::string_view where) const {
+    if (!pattern.code) {
+      const size_t count = pattern.rooted ? 1 : subject.starts.size();
+      for (size_t i = 0; i < count; ++i) {
+        if (glob(pattern.glob, subject.name.substr(subject.starts[i]))) return Outcome::kHit;
+      }
+      return Outcome::kNone;
+    }
+    if (!subject.match_data) subject.match_data.reset(pcre2_match_data_create(1, nullptr));
+    if (!subject.match_data) {
+      return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where));
+    }
+    if (subject.placed.empty()) subject.placed = placements(subject.module);
+    Outcome out = Outcome::kNone;
+    for (const std::string& place : subject.placed) {
+      const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(place.data()),
+                                 place.size(), 0, 0, subject.match_data.get(), context.get());
+      if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return Outcome::kTooManySteps;
+      if (rc >= 0) out = Outcome::kHit;
+    }
+    return out;
   }
 };
 
@@ -214,50 +259,60 @@ Result<NameMatcher> NameMatcher::compile(std::vector<std::string> rules, std::st
 
 Result<std::optional<size_t>> NameMatcher::match(std::string_view module) const {
   if (!compiled_) return std::optional<size_t>();
-  const std::string_view name = strip(module);
-  const std::vector<size_t> starts = segment_starts(name);
-  std::optional<size_t> best = compiled_->first_literal(name);
-  std::vector<std::string> placed;  // made for the first regular expression: most lists have none
-  std::unique_ptr<pcre2_match_data, MatchDeleter> match_data;
+  const Subject subject(module);
+  std::optional<size_t> best = compiled_->first_literal(subject.name);
   for (const Pattern& pattern : compiled_->patterns) {
     if (best && *best < pattern.rule) break;
-    bool hit = false;
-    if (pattern.code) {
-      if (!match_data) match_data.reset(pcre2_match_data_create(1, nullptr));
-      if (!match_data) {
-        return fail(ErrorCode::kOutOfMemory, fmt::format("{}: no memory for its rules", where_));
-      }
-      if (placed.empty()) placed = placements(module);
-      for (const std::string& place : placed) {
-        const int rc = pcre2_match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR>(place.data()),
-                                   place.size(), 0, 0, match_data.get(), compiled_->context.get());
-        if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-          return fail(
-              ErrorCode::kUnsupported,
-              fmt::format("{}: the rule \"{}\" takes more than {} steps on the name \"{}\"; "
-                          "write it without nested repeats",
-                          where_, rules_[pattern.rule].substr(0, 80), kMatchSteps,
-                          module.substr(0, 120)));
-        }
-        hit = hit || rc >= 0;
-      }
-    } else {
-      const size_t count = pattern.rooted ? 1 : starts.size();
-      for (size_t i = 0; i < count && !hit; ++i) hit = glob(pattern.glob, name.substr(starts[i]));
+    NIBBLE_ASSIGN(const Outcome outcome, compiled_->run(pattern, subject, where_));
+    if (outcome == Outcome::kTooManySteps) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: the rule \"{}\" takes more than {} steps on the name \"{}\"; "
+                              "write it without nested repeats",
+                              where_, rules_[pattern.rule].substr(0, 80), kMatchSteps,
+                              module.substr(0, 120)));
     }
-    if (hit) {
-      best = pattern.rule;
-      break;
-    }
+    if (outcome == Outcome::kNone) continue;
+    best = pattern.rule;
+    break;
   }
   if (best) compiled_->hit[*best] = true;
   return best;
 }
 
+void NameMatcher::note_all(const std::vector<std::string_view>& modules) const {
+  if (!compiled_) return;
+  std::vector<const Pattern*> idle;
+  size_t expressions = 0;
+  for (const Pattern& pattern : compiled_->patterns) {
+    if (compiled_->hit[pattern.rule]) continue;
+    idle.push_back(&pattern);
+    if (pattern.code) ++expressions;
+  }
+  const bool too_many = expressions * modules.size() > kMostNoted;
+  for (std::string_view module : modules) {
+    const Subject subject(module);
+    compiled_->each_literal(subject.name, [&](size_t rule) { compiled_->hit[rule] = true; });
+    for (const Pattern* pattern : idle) {
+      if (compiled_->hit[pattern->rule] || (pattern->code && too_many)) continue;
+      const Result<Outcome> outcome = compiled_->run(*pattern, subject, where_);
+      if (outcome && *outcome == Outcome::kHit) compiled_->hit[pattern->rule] = true;
+    }
+  }
+}
+
 std::vector<std::string> NameMatcher::rules_that_matched_nothing() const {
   std::vector<std::string> out;
+  std::vector<size_t> idle;
+  std::set<std::string_view> told;  // a list may name a module twice
   for (size_t i = 0; i < rules_.size(); ++i) {
-    if (!compiled_->hit[i]) out.push_back(rules_[i]);
+    if (compiled_->hit[i]) {
+      told.insert(rules_[i]);
+    } else if (!rules_[i].empty()) {
+      idle.push_back(i);
+    }
+  }
+  for (size_t i : idle) {
+    if (told.insert(rules_[i]).second) out.push_back(rules_[i]);
   }
   return out;
 }

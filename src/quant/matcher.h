@@ -52,6 +52,10 @@ class NameMatcher {
   bool empty() const { return rules_.empty(); }
   const std::vector<std::string>& rules() const { return rules_; }
   const std::string& where() const { return where_; }
+  // Remembers hits of every rule that matches one of the modules, also of those that an earlier one
+  // hides. Regular expressions are left out where there are too many for as many names.
+  void note_all(const std::vector<std::string_view>& modules) const;
+  // Each of them once.
   std::vector<std::string> rules_that_matched_nothing() const;
 
  private:

@@ -87,6 +87,32 @@ TEST(matcher, a_regex_meets_the_text_part_of_a_larger_model_wherever_it_is_place
   ASSERT_TRUE(alone);
   EXPECT_TRUE(*alone->match("model.language_model.layers.0.self_attn.q_proj"));
   EXPECT_FALSE(*alone->match("model.vision_tower.layers.0.self_attn.q_proj"));
+  const auto head = NameMatcher::compile({"re:lm_head"}, "l");
+  ASSERT_TRUE(head);
+  EXPECT_TRUE(*head->match("language_model.lm_head"));
+  EXPECT_FALSE(*head->match("vision_tower.lm_head"));
+}
+
+TEST(matcher, a_rule_behind_another_and_one_that_stands_twice_are_no_idle_rules) {
+  const NameMatcher list = rules({"mlp", "re:.*gate$", "*.gate", "mlp", "mlp.gate", "visual",
+                                  "model.layers.5.norm", "visual"});
+  EXPECT_TRUE(list.match(kGate)->has_value());
+  EXPECT_EQ(list.rules_that_matched_nothing(),
+            (std::vector<std::string>{"re:.*gate$", "*.gate", "mlp.gate", "visual",
+                                      "model.layers.5.norm"}));
+  list.note_all({kGate, "model.layers.5.norm"});
+  EXPECT_EQ(list.rules_that_matched_nothing(), (std::vector<std::string>{"visual"}));
+}
+
+TEST(matcher, noting_all_rules_leaves_out_expressions_that_are_too_many) {
+  std::vector<std::string> many(300, "re:(a|a?)+$");
+  for (size_t i = 0; i < many.size(); ++i) many[i] += std::string(i, '$');
+  const NameMatcher list = rules(many);
+  const std::vector<std::string_view> names(1000, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab");
+  const auto begin = std::chrono::steady_clock::now();
+  list.note_all(names);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(list.rules_that_matched_nothing().size(), many.size());
 }
 
 TEST(matcher, a_fused_name_covers_its_parts) {

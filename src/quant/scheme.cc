@@ -8,6 +8,7 @@
 
 #include "quant/keys.h"
 #include "quant/names.h"
+#include "quant/rotations.h"
 #include "quant/stored.h"
 #include "quant/unread_schemes.h"
 
@@ -104,6 +105,11 @@ std::string method_by_keys(const base::Json& dictionary) {
   }
   for (const char* key : {"desc_act", "damp_percent", "static_groups"}) {
     if (dictionary.find(key) != nullptr) return "gptq";
+  }
+  // transformers named no method before its version 4.32, when there was one.
+  for (const char* key : {"load_in_4bit", "load_in_8bit"}) {
+    const Result<bool> asked = bool_key_or(dictionary, key, false);
+    if (asked && *asked) return "bitsandbytes";
   }
   return {};
 }
@@ -269,6 +275,12 @@ Result<const Scheme*> detect_scheme(const CheckpointFacts& facts, std::string_vi
               fmt::format("{}: quant_method is \"{}\", which is not known ({}); known are: {}",
                           facts.quantization_where, facts.method, quantized_tensors(facts.tensors),
                           known_schemes()));
+}
+
+Result<std::unique_ptr<QuantizationConfig>> parse_scheme(const Scheme& scheme,
+                                                         const CheckpointFacts& facts) {
+  if (facts.quantization != nullptr) NIBBLE_TRY(check_rotations(*facts.quantization));
+  return scheme.parse(facts);
 }
 
 std::string taken_for(const CheckpointFacts& facts, std::string_view requested,

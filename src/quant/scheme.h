@@ -113,6 +113,11 @@ Result<QuantizationSource> find_quantization(const base::Json* config,
                                              const base::Json* sidecar,
                                              std::string_view sidecar_name);
 
+// The scheme's config of the checkpoint. Errors: those of its parse; rotations that no scheme does
+// (quant/rotations.h).
+Result<std::unique_ptr<QuantizationConfig>> parse_scheme(const Scheme& scheme,
+                                                         const CheckpointFacts& facts);
+
 // The method for a layer that is stored as plain floats; shared by all schemes.
 Result<std::unique_ptr<LinearMethod>> unquantized_method(const LinearLayer& layer,
                                                          const TensorLookup& tensors);

@@ -39,6 +39,18 @@ TEST(scheme, the_dictionary_is_found_in_order_of_places) {
   EXPECT_EQ(where_of("{}", "", R"({"bits": 4, "desc_act": true})"), "quantize_config.json gptq");
 }
 
+TEST(scheme, bitsandbytes_named_itself_by_its_flags_alone_before_there_were_methods) {
+  for (const auto& [text, method] : std::vector<std::array<std::string, 2>>{
+           {R"({"load_in_8bit": true, "llm_int8_threshold": 6.0})", "bitsandbytes"},
+           {R"({"load_in_4bit": true, "bnb_4bit_quant_type": "nf4"})", "bitsandbytes"},
+           {R"({"load_in_4bit": false, "load_in_8bit": false})", ""}}) {
+    const base::Json config = json(R"({"quantization_config": )" + text + "}");
+    const auto found = find_quantization(&config, nullptr, nullptr, "");
+    ASSERT_TRUE(found) << message(found);
+    EXPECT_EQ(found->method, method) << text;
+  }
+}
+
 TEST(scheme, two_dictionaries_in_one_config_must_agree) {
   EXPECT_EQ(where_of(R"({"quantization_config": {"quant_method": "zz8"},
                          "text_config": {"quantization_config": {"quant_method": "zz8"}}})"),

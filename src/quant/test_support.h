@@ -83,7 +83,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> parse_config(const TestCheckp
   facts.tensors = checkpoint.lookup();
   facts.files = std::move(files);
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
-  return scheme->parse(facts);
+  return parse_scheme(*scheme, facts);
 }
 
 // The tensors that a method asks for, whole, as the loader would hand them over. A missing required

@@ -49,6 +49,7 @@ constexpr Unread kUnread[] = {
     {"fouroversix", "", "Four Over Six", "its kernels choose between two scales for every group"},
     {"modelslim mxfp-w4a8", "", "ModelSlim", "they are made for Ascend NPUs"},
     {"deepspeedfp", "", "DeepSpeedFP", "it only names how to quantize, while loading"},
+    {"mlx", ".biases", "MLX", "weights lie in words as the framework for Apple's GPUs wants them"},
     {"metal", "", "MLX's Metal layout", "it is a layout of Apple's GPUs"},
 };
 

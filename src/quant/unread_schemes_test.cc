@@ -42,6 +42,7 @@ TEST(unread_schemes, each_is_refused_with_its_name_its_reason_and_what_helps) {
            {"qqq", "QQQ", kernel},
            {"bitblas", "BitBLAS", kernel},
            {"deepspeedfp", "DeepSpeedFP", "it only names how to quantize, while loading"},
+           {"mlx", "MLX", "weights lie in words as the framework for Apple's GPUs wants them"},
            {"metal", "MLX's Metal layout", "it is a layout of Apple's GPUs"}}) {
     EXPECT_EQ(refusal(method),
               at + "\"" + method + "\": " + name + " checkpoints are not read: " + why + kHelp);

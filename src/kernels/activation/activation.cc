@@ -49,26 +49,28 @@ const char* name(Activation f) {
 }
 
 void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
-              float* y, int64_t ldy, int64_t m, int64_t n) {
+              Rows y, int64_t ldy, int64_t m, int64_t n) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), x, ldx, nullptr, 0, y,
-                                    ldy, m, n);
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), x, ldx, nullptr, 0,
+                                    y.data, ldy, y.held == Held::kBf16, m, n);
   }
+  float* to = y.f32();
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
-    ops.activation->activate(f, x + i * ldx + begin, end - begin, y + i * ldy + begin);
+    ops.activation->activate(f, x + i * ldx + begin, end - begin, to + i * ldy + begin);
   });
 }
 
 void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
-                    int64_t ldg, const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m,
+                    int64_t ldg, const float* up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
                     int64_t n) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), gate, ldg, up, ldu, y,
-                                    ldy, m, n);
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), gate, ldg, up, ldu,
+                                    y.data, ldy, y.held == Held::kBf16, m, n);
   }
+  float* to = y.f32();
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
     ops.activation->activate_gated(f, gate + i * ldg + begin, up + i * ldu + begin, end - begin,
-                                   y + i * ldy + begin);
+                                   to + i * ldy + begin);
   });
 }
 

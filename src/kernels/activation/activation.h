@@ -20,19 +20,21 @@
 
 #include "device/stream.h"
 #include "kernels/ops.h"
+#include "kernels/rows.h"
 
 namespace nibble::kernels {
 
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kRelu2 };
 const char* name(Activation f);  // "silu"
 
-// x and y are (m, n) with row strides ldx and ldy in elements; y may be x.
+// x and y are (m, n) with row strides ldx and ldy in elements; y may be x, if it is f32.
 void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
-              float* y, int64_t ldy, int64_t m, int64_t n);
+              Rows y, int64_t ldy, int64_t m, int64_t n);
 
-// y = f(gate) * up; y may be gate or up. gate and up may be the halves of one (m, 2 n) matrix.
+// y = f(gate) * up; y may be gate or up, if it is f32. gate and up may be the halves of one (m, 2
+// n) matrix.
 void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
-                    int64_t ldg, const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m,
+                    int64_t ldg, const float* up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
                     int64_t n);
 
 // y += x over (m, n): the residual.

@@ -45,9 +45,10 @@ void run(NibbleCudaContext* context, const char* name, int64_t m, int64_t n, con
 }
 
 // Four neighbours a thread, where rows are aligned to 16 bytes.
+template <class Y>
 __global__ void __launch_bounds__(kThreads)
-    activate_fours(Activation f, const float* x, int64_t ldx, const float* up, int64_t ldu,
-                   float* y, int64_t ldy, int64_t m, int64_t n) {
+    activate_fours(Activation f, const float* x, int64_t ldx, const float* up, int64_t ldu, Y* y,
+                   int64_t ldy, int64_t m, int64_t n) {
   wait_for_previous();
   let_next_start();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
@@ -57,9 +58,25 @@ __global__ void __launch_bounds__(kThreads)
     float4 u = {1, 1, 1, 1};
     if (up != nullptr) u = *reinterpret_cast<const float4*>(up + row * ldu + i);
     v = {apply(f, v.x) * u.x, apply(f, v.y) * u.y, apply(f, v.z) * u.z, apply(f, v.w) * u.w};
-    *reinterpret_cast<float4*>(y + row * ldy + i) = v;
+    put_4(v, y + row * ldy + i);
   }
 }
+
+// One element, for run().
+template <class Y>
+struct Activate {
+  Activation f;
+  const float* x;
+  int64_t ldx;
+  const float* up;
+  int64_t ldu;
+  Y* y;
+  int64_t ldy;
+  __device__ void operator()(int64_t i, int64_t j) const {
+    const float v = apply(f, x[i * ldx + j]);
+    put(up != nullptr ? v * up[i * ldu + j] : v, y + i * ldy + j);
+  }
+};
 
 // A block column for each of the rows.
 __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64_t m) {
@@ -75,20 +92,22 @@ __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64
 }  // namespace
 
 void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
-              const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n) {
+              const float* up, int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+              int64_t n) {
   const auto f = static_cast<Activation>(function);
-  const auto aligned = [](const float* from, int64_t ld) {
+  const auto aligned = [](const void* from, int64_t ld) {
     return reinterpret_cast<uintptr_t>(from) % 16 == 0 && ld % 4 == 0;
   };
-  if (n % 4 == 0 && aligned(x, ldx) && aligned(up, up != nullptr ? ldu : 0) && aligned(y, ldy)) {
-    const dim3 grid(static_cast<unsigned>((n / 4 + kThreads - 1) / kThreads),
-                    static_cast<unsigned>(m < kMostRows ? m : kMostRows));
-    return start(context, "activate", activate_fours, grid, kThreads, 0, f, x, ldx, up, ldu, y, ldy,
-                 m, n);
-  }
-  run(context, "activate", m, n, [=] __device__(int64_t i, int64_t j) {
-    const float v = apply(f, x[i * ldx + j]);
-    y[i * ldy + j] = up != nullptr ? v * up[i * ldu + j] : v;
+  const bool in_fours =
+      n % 4 == 0 && aligned(x, ldx) && aligned(up, up != nullptr ? ldu : 0) && aligned(y, ldy);
+  const dim3 grid(static_cast<unsigned>((n / 4 + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(m < kMostRows ? m : kMostRows));
+  with_held(y, y_is_bf16, [&]<class Y>(Y* to) {
+    if (in_fours) {
+      return start(context, "activate", activate_fours<Y>, grid, kThreads, 0, f, x, ldx, up, ldu,
+                   to, ldy, m, n);
+    }
+    run(context, "activate", m, n, Activate<Y>{f, x, ldx, up, ldu, to, ldy});
   });
 }
 

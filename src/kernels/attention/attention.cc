@@ -246,7 +246,8 @@ void attend_on_card(device::Cuda& cuda, const AttentionConfig& config, const KvC
   call.ldk = step.ldk;
   call.v = step.v;
   call.ldv = step.ldv;
-  call.out = step.out;
+  call.out = step.out.data;
+  call.out_is_bf16 = step.out.held == Held::kBf16;
   call.ldo = step.ldo;
   call.m = step.m;
   call.position = step.position;
@@ -277,8 +278,8 @@ void attend(device::Stream& stream, const Ops& ops, const AttentionConfig& confi
     rotate(stream, ops, *step.rope, step.k, step.ldk, shape.heads, shape.key_dim);
   }
   cache.append(stream, ops, step.k, step.ldk, step.v, step.ldv, step.m);
-  attention(stream, ops, config, cache, step.q, step.ldq, step.position, step.m, step.out,
-            step.ldo);
+  attention(stream, ops, config, cache, step.q, step.ldq, step.position, step.m,
+            step.out.f32(), step.ldo);
 }
 
 }  // namespace nibble::kernels

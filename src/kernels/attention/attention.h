@@ -14,6 +14,7 @@
 #include "kernels/attention/kv_cache.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
+#include "kernels/rows.h"
 
 namespace nibble::kernels {
 
@@ -40,7 +41,7 @@ struct AttentionStep {
   // again further on. Null: nowhere.
   const int32_t* placed_position = nullptr;
   int64_t m = 0;
-  float* out = nullptr;  // (m, heads, value_dim)
+  Rows out = nullptr;  // (m, heads, value_dim)
   int64_t ldo = 0;
 };
 

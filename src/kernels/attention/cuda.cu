@@ -1,11 +1,12 @@
 // One step of attention on a card. Keys and values go into the cache first; then come the kernels
-// on tensor cores (cuda_decode.cu, cuda_prefill.cu) where there are some for the cache, and where
-// products may be rounded to 16 bits. The kernel here is for all others, any type and size: a block
-// for each head of each query token. It goes over the keys in tiles of kTile: each thread scores
-// one key, the softmax is carried from tile to tile, then each thread sums one dimension (or some)
-// of the values.
+// on tensor cores (cuda_decode.cu, cuda_prefill.cu, cuda_wgmma.cu) where there are some for the
+// cache, and where products may be rounded to 16 bits. The kernel here is for all others, any type
+// and size: a block for each head of each query token. It goes over the keys in tiles of kTile:
+// each thread scores one key, the softmax is carried from tile to tile, then each thread sums one
+// dimension (or some) of the values.
 #include "kernels/attention/cuda_flash.h"
 #include "kernels/attention/cuda_kv.cuh"
+#include "kernels/attention/cuda_wgmma.h"
 #include "kernels/cuda/functions.h"
 #include "kernels/rope/cuda.cuh"
 
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kTile) attend_to_all(CudaStep step, int64_t fi
     if (group != 0 || d >= dims) continue;
     float all = 0;
     for (int g = 0; g < groups; ++g) all += parts[g * width + dim];
-    step.out[token * step.ldo + head * kv.value_dim + d] = bad ? NAN : all / sum;
+    put_out(step, token * step.ldo + head * kv.value_dim + d, bad ? NAN : all / sum);
   }
 }
 
@@ -189,6 +190,9 @@ void attend_slowly(NibbleCudaContext* context, const CudaStep& step) {
 void attend(NibbleCudaContext* context, const CudaStep* step) {
   const bool fast = fits_tensor_cores(*context, *step);
   if (fast && step->m == 1) return decode(context, *step);
+  if (fast && fits_warpgroups(*step)) {
+    return context->note("attention", launch_warpgroups(*step, context->enter()));
+  }
   const int64_t warps = step->m * (step->heads + 2 * step->kv.heads);
   with_type(step->kv.type, [&]<class T>() {
     start(context, "append", keep_tokens<T>, dim3(blocks_for(warps * kWarp)), kThreads, 0, *step);

@@ -100,50 +100,12 @@ template <class M, int D>
 __device__ void place_query(const CudaStep& step, const float* q, char* to, float scale, int lane) {
 #pragma unroll
   for (int d = 4 * lane; d < D; d += 4 * kWarp) {
-    const float4 v = turned_4(step, q, d);
+    const float4 v = turned_4(step, 0, q, d);
     const uint32_t a = pair_of<M>(v.x * scale, v.y * scale);
     const uint32_t b = pair_of<M>(v.z * scale, v.w * scale);
     *reinterpret_cast<uint2*>(to + d * 2) = {a, b};
     *reinterpret_cast<uint2*>(to + kRows * kPitch<M, D> + d * 2) = {
         rest_of<M>(a, v.x * scale, v.y * scale), rest_of<M>(b, v.z * scale, v.w * scale)};
-  }
-}
-
-// A warp keeps the new key or value: in the cache, and in `to` with its scale for this kernel.
-template <class S, int D>
-__device__ void keep_fresh(const CudaStep& step, int64_t kv_head, int64_t position, bool of_value,
-                           char* to, float* scale, int lane) {
-  using Four = std::conditional_t<sizeof(S) == 1, uint32_t, uint2>;
-  constexpr int kRounds = (D + 4 * kWarp - 1) / (4 * kWarp);
-  const CudaKv& kv = step.kv;
-  float4 v[kRounds];
-  int most = 0;
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const int d = 4 * (lane + i * kWarp);
-    v[i] = {0, 0, 0, 0};
-    if (d >= D) continue;
-    v[i] = of_value ? *reinterpret_cast<const float4*>(step.v + kv_head * D + d)
-                    : turned_4(step, step.k + kv_head * D, d);
-    most = max(max(most, max(magnitude(v[i].x), magnitude(v[i].y))),
-               max(magnitude(v[i].z), magnitude(v[i].w)));
-  }
-  RowCode how;
-  if constexpr (sizeof(S) == 1) {
-    how = code_for(kv, kv_head, position, of_value, over_warp<Max>(most), lane);
-    if (lane == 0) *scale = how.scale;
-  }
-  S* row = of_value ? value_row<S>(kv, kv_head, position) : key_row<S>(kv, kv_head, position);
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const int d = 4 * (lane + i * kWarp);
-    if (d >= D) continue;
-    alignas(8)
-        const S codes[4] = {encode<S>(kv.type, how, v[i].x), encode<S>(kv.type, how, v[i].y),
-                            encode<S>(kv.type, how, v[i].z), encode<S>(kv.type, how, v[i].w)};
-    const Four four = *reinterpret_cast<const Four*>(codes);
-    *reinterpret_cast<Four*>(row + d) = four;
-    *reinterpret_cast<Four*>(to + d * static_cast<int>(sizeof(S))) = four;
   }
 }
 
@@ -247,11 +209,8 @@ __device__ void add_share(float4& all, const float4& v, float share) {
   all = {fmaf(v.x, share, all.x), fmaf(v.y, share, all.y), fmaf(v.z, share, all.z),
          fmaf(v.w, share, all.w)};
 }
-__device__ void store_scaled(float* to, const float4& v, float factor) {
-  to[0] = v.x * factor;
-  to[1] = v.y * factor;
-  to[2] = v.z * factor;
-  to[3] = v.w * factor;
+__device__ float4 scaled(const float4& v, float factor) {
+  return {v.x * factor, v.y * factor, v.z * factor, v.w * factor};
 }
 
 // The results of the blocks of a KV head, `count` of them: each has rows of sums (kRows, D), then
@@ -295,8 +254,8 @@ __device__ void join_blocks(const CudaStep& step, const float* parts, int count,
       }
     }
     const Total w = with_sink(step, first_head + row, t);
-    store_scaled(step.out + first_head * D + item * 4, all,
-                 exp2f((t.top - w.top) * kLog2E) / w.sum);
+    put_out_4(step, first_head * D + item * 4,
+              scaled(all, exp2f((t.top - w.top) * kLog2E) / w.sum));
   }
 }
 
@@ -321,11 +280,11 @@ __device__ void join_warps(const CudaStep& step, const float* sums, const float2
     }
     if (part == nullptr) {
       const Total w = with_sink(step, first_head + row, t);
-      store_scaled(step.out + first_head * D + item * 4, all,
-                   factor * (exp2f((t.top - w.top) * kLog2E) / w.sum));
+      put_out_4(step, first_head * D + item * 4,
+                scaled(all, factor * (exp2f((t.top - w.top) * kLog2E) / w.sum)));
       continue;
     }
-    store_scaled(part + item * 4, all, factor);
+    put_4(scaled(all, factor), part + item * 4);
     if (item % (D / 4) == 0) {
       reinterpret_cast<float2*>(part + kRows * D)[row] = {t.top, t.sum};
     }
@@ -388,9 +347,9 @@ __global__ void __launch_bounds__(Plan<S, D>::kThreads)
                         shared + P::kQuery + job * kPitch<M, D>, step.scale * key_scale, lane);
     } else {
       const int of_value = job - rows;
-      keep_fresh<S, D>(step, kv_head, part.position, of_value != 0,
-                       shared + P::kFresh + of_value * D * static_cast<int>(sizeof(S)),
-                       fresh_scales + of_value, lane);
+      keep_row<S, D>(step, kv_head, 0, part.position, of_value != 0,
+                     shared + P::kFresh + of_value * D * static_cast<int>(sizeof(S)),
+                     fresh_scales + of_value, lane);
     }
   }
   __syncthreads();
@@ -469,11 +428,11 @@ bool fits_tensor_cores(const NibbleCudaContext& context, const CudaStep& step) {
   const int64_t dim = kv.key_dim;
   const bool sized = dim == 32 || dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256;
   const int64_t units = kv.heads * ((step.heads / kv.heads + kRows - 1) / kRows);
-  const bool aligned = step.ldq % 2 == 0 && step.ldo % 2 == 0 &&
-                       reinterpret_cast<uintptr_t>(step.q) % 16 == 0 &&
+  const bool aligned = step.ldq % 4 == 0 && step.ldk % 4 == 0 && step.ldv % 4 == 0 &&
+                       step.ldo % 4 == 0 && reinterpret_cast<uintptr_t>(step.q) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(step.k) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(step.v) % 16 == 0 &&
-                       reinterpret_cast<uintptr_t>(step.out) % 8 == 0;
+                       reinterpret_cast<uintptr_t>(step.out) % 16 == 0;
   return context.major == 9 && step.exact == 0 && sized && kv.value_dim == dim && aligned &&
          static_cast<KvType>(kv.type) != KvType::kF32 && units <= NibbleCudaContext::kCounters;
 }

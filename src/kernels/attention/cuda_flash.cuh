@@ -9,6 +9,7 @@
 
 #include "kernels/attention/cuda_flash.h"
 #include "kernels/attention/cuda_kv.cuh"
+#include "kernels/rope/cuda.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -43,6 +44,46 @@ __device__ uint32_t rest_of(uint32_t pair, float a, float b) {
     kept = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
   }
   return pair_of<M>(a - kept.x, b - kept.y);
+}
+
+// A warp keeps a token's key or value, which stands at `position`: in the cache, and if `to` is not
+// null also there, with its scale.
+template <class S, int D>
+__device__ void keep_row(const CudaStep& step, int64_t kv_head, int64_t token, int64_t position,
+                         bool of_value, char* to, float* scale, int lane) {
+  using Four = std::conditional_t<sizeof(S) == 1, uint32_t, uint2>;
+  constexpr int kRounds = (D + 4 * kWarp - 1) / (4 * kWarp);
+  const CudaKv& kv = step.kv;
+  const float* value = step.v + token * step.ldv + kv_head * D;
+  const float* key = step.k + token * step.ldk + kv_head * D;
+  float4 v[kRounds];
+  int most = 0;
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int d = 4 * (lane + i * kWarp);
+    v[i] = {0, 0, 0, 0};
+    if (d >= D) continue;
+    v[i] = of_value ? *reinterpret_cast<const float4*>(value + d) : turned_4(step, token, key, d);
+    most = max(max(most, max(magnitude(v[i].x), magnitude(v[i].y))),
+               max(magnitude(v[i].z), magnitude(v[i].w)));
+  }
+  RowCode how;
+  if constexpr (sizeof(S) == 1) {
+    how = code_for(kv, kv_head, position, of_value, over_warp<Max>(most), lane);
+    if (to != nullptr && lane == 0) *scale = how.scale;
+  }
+  S* row = of_value ? value_row<S>(kv, kv_head, position) : key_row<S>(kv, kv_head, position);
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int d = 4 * (lane + i * kWarp);
+    if (d >= D) continue;
+    alignas(8)
+        const S codes[4] = {encode<S>(kv.type, how, v[i].x), encode<S>(kv.type, how, v[i].y),
+                            encode<S>(kv.type, how, v[i].z), encode<S>(kv.type, how, v[i].w)};
+    const Four four = *reinterpret_cast<const Four*>(codes);
+    *reinterpret_cast<Four*>(row + d) = four;
+    if (to != nullptr) *reinterpret_cast<Four*>(to + d * static_cast<int>(sizeof(S))) = four;
+  }
 }
 
 #if __CUDA_ARCH__ >= 900

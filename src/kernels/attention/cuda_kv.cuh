@@ -82,6 +82,20 @@ __device__ inline uint8_t encode<uint8_t>(int32_t type, RowCode how, float v) {
   return __nv_cvt_float_to_fp8(v / how.scale, __NV_SATFINITE, format);
 }
 
+// To the output of a step, from element `at` on.
+__device__ inline void put_out(const CudaStep& step, int64_t at, float v) {
+  if (step.out_is_bf16 != 0) return put(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put(v, static_cast<float*>(step.out) + at);
+}
+__device__ inline void put_out_2(const CudaStep& step, int64_t at, float2 v) {
+  if (step.out_is_bf16 != 0) return put_2(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put_2(v, static_cast<float*>(step.out) + at);
+}
+__device__ inline void put_out_4(const CudaStep& step, int64_t at, float4 v) {
+  if (step.out_is_bf16 != 0) return put_4(v, static_cast<__nv_bfloat16*>(step.out) + at);
+  put_4(v, static_cast<float*>(step.out) + at);
+}
+
 // Magnitudes compare like the integers of their bits, nan above inf.
 __device__ inline int magnitude(float v) { return __float_as_int(fabsf(v)); }
 

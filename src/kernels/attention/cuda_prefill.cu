@@ -145,11 +145,10 @@ __device__ void store(const CudaStep& step, const Row (&rows)[2], const Softmax&
       sum = fmaf(sum, kept, exp2f((sink - top) * kLog2E));
     }
     const float scale = kept * factor / sum;
-    float* to = step.out + rows[r].token * step.ldo + rows[r].head * D + lane % 4 * 2;
+    const int64_t at = rows[r].token * step.ldo + rows[r].head * D + lane % 4 * 2;
 #pragma unroll
     for (int d = 0; d < D / 8; ++d) {
-      *reinterpret_cast<float2*>(to + d * 8) =
-          make_float2(o[d][2 * r] * scale, o[d][2 * r + 1] * scale);
+      put_out_2(step, at + d * 8, {o[d][2 * r] * scale, o[d][2 * r + 1] * scale});
     }
   }
 }

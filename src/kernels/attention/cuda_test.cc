@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -30,13 +32,15 @@ struct Case {
   PairOrder order = PairOrder::kHalves;
   int64_t rotary_dim = 0;  // 0: all
   KvScales scales = {};
+  Held out = Held::kF32;
 };
 
 std::string describe(const Case& c) {
   return std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads of " +
          std::to_string(c.dim) + " " + name(c.type) + (c.token_scales ? " own scales" : "") +
          (c.exact ? " exact" : "") + " window " + std::to_string(c.window) + " cap " +
-         std::to_string(c.soft_cap) + (c.sinks ? " sinks" : "");
+         std::to_string(c.soft_cap) + (c.sinks ? " sinks" : "") +
+         (c.out == Held::kBf16 ? " to bf16" : "");
 }
 
 class AttentionOnCard : public testing::Test {
@@ -129,13 +133,20 @@ void AttentionOnCard::check(const Case& c, const std::vector<int64_t>& steps) {
     step.q = mutable_data(*card_q);
     step.k = mutable_data(*card_k);
     step.v = card_v->data();
-    step.out = mutable_data(*card_out);
+    step.out = Rows(card_out->data(), c.out);
     attend(*card_, ops, config, *on_card, step);
     EXPECT_EQ(on_card->size(), position + m);
-    const std::vector<float> got = to_host(step.out, want.size());
+    const std::vector<float> got = to_host(mutable_data(*card_out), want.size());
     float worst = 0;
     for (size_t i = 0; i < want.size(); ++i) {
-      const float error = std::fabs(got[i] - want[i]);
+      float error = std::fabs(got[i] - want[i]);
+      if (c.out == Held::kBf16) {  // two in the place of a float
+        const uint32_t pair = std::bit_cast<uint32_t>(got[i / 2]);
+        const float rounded = std::bit_cast<float>(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+        constexpr float kHalfUnit = 0x1p-8f;
+        error = std::max(0.0f, std::fabs(rounded - want[i]) - kHalfUnit * std::fabs(want[i]) -
+                                   kHalfUnit * tolerance(c, m));
+      }
       if (!(error <= worst)) worst = error;
     }
     EXPECT_LE(worst, tolerance(c, m));
@@ -171,6 +182,7 @@ TEST_F(AttentionOnCard, every_size_of_head_and_group) {
   for (const auto& [heads, kv_heads] : {std::pair{9, 3}, {8, 8}, {20, 1}, {48, 1}, {32, 8}}) {
     check({.heads = heads, .kv_heads = kv_heads, .dim = 64}, kSteps);
   }
+  for (const int64_t dim : {18, 96, 128}) check({.dim = dim, .out = Held::kBf16}, kSteps);
 }
 
 TEST_F(AttentionOnCard, windows_caps_sinks_and_ropes) {

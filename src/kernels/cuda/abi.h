@@ -103,8 +103,9 @@ struct CudaStep {
   int64_t ldk;
   const float* v;
   int64_t ldv;
-  float* out;
+  void* out;
   int64_t ldo;
+  int32_t out_is_bf16;  // else f32
   int64_t m;
   int64_t position;
   const int32_t* placed;  // where the position is read instead, or null
@@ -140,14 +141,18 @@ struct CudaKernels {
   // once, before anything else.
   const char* (*missing)(NibbleCudaContext*);
 
-  // (m, n) float32; see norm/norm.h and activation/activation.h.
+  // (m, n) float32, some y also bf16; see norm/norm.h and activation/activation.h. A y of bf16 does
+  // not overlap what is read.
   void (*rms_norm)(NibbleCudaContext*, const float* weight, int64_t n, float eps, int add_one,
                    const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
-                   float* y, int64_t ldy, int64_t m);  // delta: or null; else residual is x
+                   void* y, int64_t ldy, int y_is_bf16,
+                   int64_t m);  // delta: or null; else residual is x
   void (*layer_norm)(NibbleCudaContext*, const float* weight, const float* bias, int64_t n,
-                     float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m);
+                     float eps, const float* x, int64_t ldx, void* y, int64_t ldy, int y_is_bf16,
+                     int64_t m);
   void (*activate)(NibbleCudaContext*, int function, const float* x, int64_t ldx, const float* up,
-                   int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);  // up: or null
+                   int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+                   int64_t n);  // up: or null
   void (*add_to)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
                  int64_t n);
   void (*add_rows)(NibbleCudaContext*, const CudaRows* rows, int64_t m);

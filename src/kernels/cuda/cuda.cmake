@@ -1,6 +1,6 @@
 # libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). What every card needs
 # is built for Turing, Ampere, Ada and Hopper, and as PTX, which the driver compiles, for what comes
-# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu) are for Hopper alone.
+# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu, attention/cuda_wgmma.cu) are for Hopper alone.
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 set(every_card
@@ -8,7 +8,8 @@ set(every_card
   attention/cuda.cu attention/cuda_decode.cu attention/cuda_prefill.cu
   matmul/cuda_prepare.cu matmul/cuda_matvec.cu matmul/cuda_gemm.cu matmul/cuda_w8a8.cu
   matmul/cuda_tiles.cu)
-set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu)
+set(hopper_only matmul/cuda_w4_few.cu matmul/cuda_w4_wgmma.cu matmul/cuda_w4_panel.cu
+  attention/cuda_wgmma.cu)
 # Apart, so that a test on any machine can ask them how they would cut a product.
 add_library(nibble_cuda_hopper OBJECT ${hopper_only})
 add_library(nibble_cuda MODULE cuda/table.cc ${every_card})

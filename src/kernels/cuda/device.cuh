@@ -57,6 +57,28 @@ void start(NibbleCudaContext* context, const char* name, void (*kernel)(P...), d
   context->note(name, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
 }
 
+// Numbers to rows of f32 or bf16.
+__device__ inline void put(float v, float* to) { *to = v; }
+__device__ inline void put(float v, __nv_bfloat16* to) { *to = __float2bfloat16_rn(v); }
+__device__ inline uint32_t bf16_pair(float a, float b) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline void put_2(float2 v, float* to) { *reinterpret_cast<float2*>(to) = v; }
+__device__ inline void put_2(float2 v, __nv_bfloat16* to) {
+  *reinterpret_cast<uint32_t*>(to) = bf16_pair(v.x, v.y);
+}
+__device__ inline void put_4(float4 v, float* to) { *reinterpret_cast<float4*>(to) = v; }
+__device__ inline void put_4(float4 v, __nv_bfloat16* to) {
+  *reinterpret_cast<uint2*>(to) = {bf16_pair(v.x, v.y), bf16_pair(v.z, v.w)};
+}
+// call(to) with y as what it points to.
+template <class Call>
+void with_held(void* y, int is_bf16, const Call& call) {
+  if (is_bf16 != 0) return call(static_cast<__nv_bfloat16*>(y));
+  call(static_cast<float*>(y));
+}
+
 struct Sum {
   template <class T>
   static __device__ T join(T a, T b) {

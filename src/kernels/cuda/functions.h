@@ -8,11 +8,13 @@ namespace nibble::kernels::cuda {
 const char* missing(NibbleCudaContext* context);
 void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float eps, int add_one,
               const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
-              float* y, int64_t ldy, int64_t m);
+              void* y, int64_t ldy, int y_is_bf16, int64_t m);
 void layer_norm(NibbleCudaContext* context, const float* weight, const float* bias, int64_t n,
-                float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m);
+                float eps, const float* x, int64_t ldx, void* y, int64_t ldy, int y_is_bf16,
+                int64_t m);
 void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
-              const float* up, int64_t ldu, float* y, int64_t ldy, int64_t m, int64_t n);
+              const float* up, int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+              int64_t n);
 void add_to(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy,
             int64_t m, int64_t n);
 void add_rows(NibbleCudaContext* context, const CudaRows* rows, int64_t m);

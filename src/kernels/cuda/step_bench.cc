@@ -1,5 +1,6 @@
-// What a step of a model takes beside its products, kernel by kernel, on a card: of Llama-3-8B's
-// shapes, each kernel in a graph of its own. The arguments are libraries (libnibble_cuda.so) of
+// What a step of a model takes on a card: of Llama-3-8B's shapes with 4-bit weights, each kernel in
+// a graph of its own, then whole layers, with and without some of their kernels: what these take
+// where others begin before they end. The arguments are libraries (libnibble_cuda.so) of
 // this version of the tables, which are timed in the same process; none: the one beside the
 // program.
 //
@@ -56,6 +57,9 @@ class Card {
     char error[512];
     out->context_ = out->device_->open(0, error, sizeof error);
     if (out->context_ == nullptr) return std::fprintf(stderr, "%s\n", error), false;
+    if (const char* missing = out->kernels_->missing(out->context_); missing != nullptr) {
+      return std::fprintf(stderr, "%s\n", missing), false;
+    }
     NibbleCudaInfo info;
     out->device_->info(0, &info, error, sizeof error);
     out->multiprocessors_ = info.multiprocessors;
@@ -220,17 +224,47 @@ struct Vectors {
   float* normed;
   float* gate;
   float* up;
+  float* inner;
 
   static Vectors make(Card& card, int64_t m) {
     return {card.floats(kHidden),     card.floats(m * kHidden), card.floats(m * kHidden),
-            card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn)};
+            card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
+            card.floats(m * kFfn)};
   }
-  void norm(Card& card, int64_t m) const {
+  void norm(Card& card, int64_t m, int bf16 = 1) const {
     card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, delta, kHidden, x, x,
-                            kHidden, normed, kHidden, m);
+                            kHidden, normed, kHidden, bf16, m);
   }
-  void activate(Card& card, int64_t m) const {
-    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, up, kFfn, m, kFfn);
+  void activate(Card& card, int64_t m, int bf16 = 1) const {
+    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, inner, kFfn, bf16, m, kFfn);
+  }
+};
+
+// The products of a layer, 4-bit codes in groups of 128.
+struct Products {
+  CudaWeight q, k, v, o, gate, up, down;
+
+  static Products make(Card& card) {
+    constexpr int64_t kOfQ = kHeads * kDim;
+    constexpr int64_t kOfKv = kKvHeads * kDim;
+    return {weight(card, kOfQ, kHidden), weight(card, kOfKv, kHidden), weight(card, kOfKv, kHidden),
+            weight(card, kHidden, kOfQ), weight(card, kFfn, kHidden),  weight(card, kFfn, kHidden),
+            weight(card, kHidden, kFfn)};
+  }
+
+ private:
+  static CudaWeight weight(Card& card, int64_t n, int64_t k) {
+    constexpr int64_t kGroup = 128;
+    CudaWeight out{};
+    out.n = n;
+    out.k = k;
+    out.tiles.bits = 4;
+    out.tiles.group = kGroup;
+    out.tiles.k_pad = k;
+    out.tiles.groups = k / kGroup;
+    out.tiles.codes = card.bytes(n * k / 2, KvType::kF16);
+    out.tiles.scales = card.bytes(n * k / kGroup * 2, KvType::kF16);
+    return out;
   }
 };
 
@@ -279,9 +313,9 @@ void time_vectors(Card& card, Table& table) {
   table.add(card, "add and norm", 0, 64, [&](int64_t) { v.norm(card, 1); });
   table.add(card, "silu(gate) * up", 0, 64, [&](int64_t) { v.activate(card, 1); });
   const Vectors many = Vectors::make(card, kMany);
-  table.add(card, "add and norm, 2048 tokens", kMany * kHidden * 16 / kBytesPerUs, 8,
+  table.add(card, "add and norm, 2048 tokens", kMany * kHidden * 14 / kBytesPerUs, 8,
             [&](int64_t) { many.norm(card, kMany); });
-  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 12 / kBytesPerUs, 8,
+  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 10 / kBytesPerUs, 8,
             [&](int64_t) { many.activate(card, kMany); });
   auto* bf16 = card.floats(kMany / 2 * kFfn);
   auto* work = card.floats(kMany * (kFfn + 3) + kFfn);
@@ -338,6 +372,105 @@ void time_attention(Card& card, Table& table, KvType type) {
       [&](int64_t i) { card.kernels().attend(card.context(), &steps[static_cast<size_t>(i)]); });
 }
 
+// What a layer does, or some of it.
+enum : unsigned { kNorms = 1, kProducts = 2, kAttention = 4, kActivation = 8, kAll = 15 };
+
+class Layer {
+ public:
+  Layer(Card& card, int64_t tokens, int64_t m)
+      : card_(card),
+        m_(m),
+        v_(Vectors::make(card, m)),
+        steps_(layers(card, KvType::kF16, tokens, m, 8)) {
+    for (int64_t i = 0; i < kLayers; ++i) products_.push_back(Products::make(card));
+    for (CudaStep& step : steps_) step.out_is_bf16 = 1;
+    if (m > 1) panel_ = card.floats(kPanel / 4);
+  }
+
+  void run(int64_t i, unsigned what, int bf16) {
+    const Products& p = products_[static_cast<size_t>(i % kLayers)];
+    CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
+    step.out_is_bf16 = bf16;
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if ((what & kProducts) != 0) {
+      multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
+    }
+    if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
+    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if ((what & kProducts) != 0) multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16);
+    if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
+    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
+  }
+
+  static constexpr int64_t kLayers = 4;
+  static constexpr double kBytes = 218103808. * (0.5 + 2. / 128);
+  static constexpr double kSums = 2 * 218103808.;  // a token
+
+ private:
+  void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
+                const void* x, int bf16) {
+    std::vector<int64_t> ldy;
+    for (const CudaWeight* w : weights) ldy.push_back(w->n);
+    const int64_t k = weights[0]->k;
+    if (m_ <= 16) {
+      return card_.kernels().multiply_few(card_.context(), weights.data(), y.data(), ldy.data(),
+                                          static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
+    }
+    for (size_t i = 0; i < weights.size(); ++i) {
+      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i], m_);
+    }
+  }
+
+  static constexpr int64_t kPanel = int64_t{256} << 20;
+  Card& card_;
+  int64_t m_;
+  Vectors v_;
+  std::vector<CudaStep> steps_;
+  std::vector<Products> products_;
+  float* panel_ = nullptr;
+};
+
+void time_layers(Card& card, Table& table) {
+  constexpr std::pair<const char*, unsigned> kParts[] = {
+      {"all", kAll},
+      {"products alone", kProducts},
+      {"no norms", kAll & ~kNorms},
+      {"no attention", kAll & ~kAttention},
+      {"no activation", kAll & ~kActivation},
+  };
+  for (const auto& [m, floor] : {std::pair<int64_t, double>{1, Layer::kBytes / kBytesPerUs},
+                                 {2048, 2048 * Layer::kSums / kProductsPerUs}}) {
+    const std::string name = fmt::format("layer, {} tokens", m);
+    if (!table.wants(name)) continue;
+    Layer layer(card, m == 1 ? 128 : m, m);
+    for (const auto& [part, what] : kParts) {
+      table.add(card, fmt::format("{}, {}", name, part), floor, m == 1 ? 32 : 4,
+                [&, what = what](int64_t i) { layer.run(i, what, 1); });
+    }
+    if (m > 1) continue;
+    table.add(card, name + ", all, inputs f32", floor, 32,
+              [&](int64_t i) { layer.run(i, kAll, 0); });
+  }
+}
+
+// The last product of a step: an f16 table of the vocabulary.
+void time_head(Card& card, Table& table) {
+  if (!table.wants("head, f16")) return;
+  CudaWeight head{};
+  head.n = head.group_n = kVocab;
+  head.k = head.group_k = kHidden;
+  head.groups = 1;
+  head.row_bytes = 2 * kHidden;
+  head.code_bits = 16;
+  head.code = card.bytes(kVocab * head.row_bytes, KvType::kF16);
+  const float* x = card.floats(kHidden);
+  float* y = card.floats(kVocab);
+  table.add(
+      card, "head, f16", static_cast<double>(kVocab * head.row_bytes) / kBytesPerUs, 4,
+      [&](int64_t) { card.kernels().matvec(card.context(), &head, x, kHidden, y, kVocab, 1); });
+}
+
 }  // namespace
 }  // namespace nibble::kernels
 
@@ -352,6 +485,8 @@ int main(int argc, char** argv) {
     time_sampling(card, table);
     time_attention(card, table, KvType::kF16);
     time_attention(card, table, KvType::kE4M3);
+    time_head(card, table);
+    time_layers(card, table);
   }
   table.print();
   return 0;

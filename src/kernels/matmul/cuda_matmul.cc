@@ -8,12 +8,13 @@
 #include "kernels/matmul/cuda_tiles.h"
 #include "kernels/matmul/cuda_w8a8.h"
 #include "kernels/matmul/cuda_weight.h"
+#include "kernels/matmul/rows.h"
 
 namespace nibble::kernels {
 namespace {
 
 // What a kernel does; the index of its line in the list.
-enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
+enum Path { kE4M3, kS8, kFew, kMany, kManyBytes, kCodes, kPanelBf16, kPanelF32 };
 
 // Crossovers measured on an H200 (docs/cuda-notebook.md). The kernels for tiles are for Hopper; the
 // others are the reference, for every format and card: up to 8 tokens a warp reads the codes of a
@@ -21,6 +22,7 @@ enum Path { kE4M3, kS8, kFew, kMany, kCodes, kPanelBf16, kPanelF32 };
 constexpr int64_t kFewTokens = 8;
 constexpr int64_t kFewTokensOfTiles = 16;
 constexpr int64_t kManyTokensOfTiles = 2047;
+constexpr int64_t kManyTokensOfByteTiles = 1023;
 constexpr Kernel kList[] = {
     {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
      Form::kRows, 1, 1, INT64_MAX, nullptr},
@@ -30,6 +32,8 @@ constexpr Kernel kList[] = {
      Form::kRows, 16, 1, kFewTokensOfTiles, nullptr},
     {"matmul_bf16_int_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
      Form::kRows, 1, kFewTokensOfTiles + 1, kManyTokensOfTiles, nullptr},
+    {"matmul_bf16_s8_f32_sm90", device::Isa::kReference, Packing::kPlain, Reads::kInteger,
+     Form::kRows, 1, kFewTokensOfTiles + 1, kManyTokensOfByteTiles, nullptr},
     {"matvec_f32_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
      8, 1, kFewTokens, nullptr},
     {"matmul_bf16_any_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kAny, Form::kRows,
@@ -40,7 +44,8 @@ constexpr Kernel kList[] = {
 
 Path path_of(const Kernel& kernel) { return static_cast<Path>(&kernel - kList); }
 bool is_of_codes(Path path) { return path == kE4M3 || path == kS8; }
-bool is_of_tiles(Path path) { return path == kFew || path == kMany; }
+bool is_many(Path path) { return path == kMany || path == kManyBytes; }
+bool is_of_tiles(Path path) { return path == kFew || is_many(path); }
 
 std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const device::Gpu& gpu,
                     const MatmulPolicy& policy) {
@@ -60,8 +65,10 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem, const de
                          gpu.major, gpu.minor);
     }
     const std::string why = tiles_refusal(problem.weight);
-    if (why.empty() && path == kMany && tensor::bits(problem.weight.element) > 4) {
-      return fmt::format("reads codes of up to 4 bits; the weight is {}",
+    const bool four = tensor::bits(problem.weight.element) <= 4;
+    if (why.empty() && is_many(path) && four != (path == kMany)) {
+      return fmt::format("reads codes of {}; the weight is {}",
+                         path == kMany ? "up to 4 bits" : "5 to 8 bits",
                          tensor::name(problem.weight.element));
     }
     return why;
@@ -95,7 +102,7 @@ struct Job {
 
   bool tiles() const { return packed->weight.tiles.bits != 0; }
   bool codes() const { return is_of_codes(path); }
-  bool bf16() const { return path == kPanelBf16 || path == kMany || (path == kFew && !x_is_f32); }
+  bool bf16() const { return path == kPanelBf16 || is_many(path) || (path == kFew && !x_is_f32); }
   int64_t input_bytes() const { return codes() ? 1 : bf16() ? 2 : 4; }
   // Inputs are padded so that rows are read in whole chunks.
   int64_t k_pad() const {
@@ -109,6 +116,10 @@ struct Job {
   bool as_it_is(const float* from, int64_t ldx) const {
     return input_bytes() == 4 && !changes_x() && packed->weight.k == k_pad() && ldx % 4 == 0 &&
            reinterpret_cast<uintptr_t>(from) % 16 == 0;
+  }
+  // Whether x may be rounded by whoever makes it: nothing comes before that.
+  bool takes_bf16() const {
+    return bf16() && !changes_x() && packed->weight.k == k_pad() && k_pad() % 8 == 0;
   }
   // One launch saved: the kernel for few tokens rounds x itself.
   bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
@@ -172,7 +183,7 @@ void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
   if (job.codes()) return run_codes(cuda, job, target, m);
-  if (job.path == kMany) {
+  if (is_many(job.path)) {
     return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y,
                                  target.ldy, m);
   }
@@ -263,7 +274,27 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
   return out;
 }
 
-void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
+Held held_for(const device::Stream& stream, std::span<const PackedWeight* const> weights,
+              int64_t m) {
+  if (stream.shared_cuda() == nullptr) return Held::kF32;
+  const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
+    Job job;
+    job.packed = weight->cuda.get();
+    job.path = path_of(kernel_for(weight->choice, m));
+    return job.takes_bf16();
+  });
+  return all ? Held::kBf16 : Held::kF32;
+}
+
+void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x, int64_t ldx,
+            int64_t m) {
+  if (m == 0) return;
+  if (x.held == Held::kF32) return matmul(stream, targets, x.f32(), ldx, m);
+  NIBBLE_CHECK(stream.cuda() != nullptr);
+  matmul_on_cuda(stream, targets, x, ldx, m);
+}
+
+void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x,
                     int64_t ldx, int64_t m) {
   NIBBLE_CHECK(targets.size() <= kMostTargets);
   device::Cuda& cuda = *stream.cuda();
@@ -272,11 +303,17 @@ void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> target
     Job& job = jobs[i];
     job.packed = targets[i].weight->cuda.get();
     job.path = path_of(kernel_for(targets[i].weight->choice, m));
-    job.x_is_f32 = job.can_read_f32(x, ldx, m);
+    if (x.held == Held::kBf16) {
+      NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
+      job.x = {x.data, ldx};
+      continue;
+    }
+    job.x_is_f32 = job.can_read_f32(x.f32(), ldx, m);
     const Job* twin =
         std::find_if(jobs, jobs + i, [&](const Job& other) { return job.same_input(other); });
-    job.x = twin != jobs + i ? twin->x
-                             : prepared(cuda, kInputSlot + static_cast<int>(i), job, x, ldx, m);
+    job.x = twin != jobs + i
+                ? twin->x
+                : prepared(cuda, kInputSlot + static_cast<int>(i), job, x.f32(), ldx, m);
   }
   for (size_t i = 0; i < targets.size();) {
     size_t end = i + 1;

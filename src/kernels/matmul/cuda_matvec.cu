@@ -1,5 +1,5 @@
-// y = x W^T for few tokens: a warp for each row of W, which reads the codes once and multiplies them
-// with up to kMostTokens rows of x. And the look-up of single rows.
+// y = x W^T for few tokens: a warp for each row of W, which reads the codes once and multiplies
+// them with up to kMostTokens rows of x. And the look-up of single rows.
 #include "kernels/cuda/functions.h"
 #include "kernels/matmul/cuda_codes.cuh"
 #include "kernels/matmul/cuda_tiles.cuh"
@@ -15,6 +15,8 @@ __global__ void __launch_bounds__(kThreads)
     matvec_rows(CudaWeight w, const float* x, int64_t ldx, float* y, int64_t ldy) {
   __shared__ float values[256];
   load_values<kBits>(w, values);
+  wait_for_previous();
+  let_next_start();
   const int64_t n = int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
   if (n >= w.n) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -53,8 +55,8 @@ void run_matvec(NibbleCudaContext* context, const CudaWeight& w, const float* x,
       return run_matvec<kBits, kTokens - 1>(context, w, x, ldx, y, ldy, tokens);
     }
   }
-  const auto blocks = static_cast<unsigned>((w.n + kRows - 1) / kRows);
-  matvec_rows<kBits, kTokens><<<blocks, kThreads, 0, context->enter()>>>(w, x, ldx, y, ldy);
+  const dim3 grid(static_cast<unsigned>((w.n + kRows - 1) / kRows));
+  start(context, "matvec", matvec_rows<kBits, kTokens>, grid, kThreads, 0, w, x, ldx, y, ldy);
 }
 
 // A block for each of the rows.
@@ -83,7 +85,6 @@ void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x
                                      m - done);
     }
   });
-  context->launched("matvec");
 }
 
 void look_up(NibbleCudaContext* context, const CudaWeight* weight, const int32_t* ids, int64_t m,

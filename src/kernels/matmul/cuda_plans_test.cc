@@ -32,12 +32,10 @@ void for_kinds(int n, int k, const Call& call) {
   }
 }
 
-// Of 4 bits: others are not given to these kernels (cuda_matmul.cc).
 TEST(cuda_plans, what_is_chosen_for_many_tokens_can_run) {
   for (const int n : {1, 64, 1000, 4096, 6144, 28672, 57344, 256000}) {
     for (const int k : {128, 512, 4096, 8192, 14336, 57344}) {
       for_kinds(n, k, [&](W4Args w, const std::string& what) {
-        if (w.bits != 4) return;
         for (const int processors : {kProcessors, 114, 78}) {
           for (int m = 1; m <= 2100; m += m < 300 ? 1 : 37) {
             w.m = m;
@@ -49,7 +47,8 @@ TEST(cuda_plans, what_is_chosen_for_many_tokens_can_run) {
   }
 }
 
-// Up to 16 at once, and where rows are too long for that, half as many until they fit.
+// Up to 16 at once, and where rows are too long for that, half as many until they fit
+// (cuda_tiles.cu).
 TEST(cuda_plans, few_tokens_of_rows_of_any_length_can_run) {
   for (const int k : {128, 256, 1024, 4096, 8192, 14336, 28672, 53248, 57344, 131072}) {
     for_kinds(4096, k, [&](const W4Args& w, const std::string& what) {
@@ -62,7 +61,7 @@ TEST(cuda_plans, few_tokens_of_rows_of_any_length_can_run) {
         for (const bool f32 : {false, true}) {
           if (f32 && m > kFewTokensF32) continue;
           few.x_is_f32 = f32;
-          const int most = k <= 28672 ? 16 : k <= 57344 ? 8 : 4;
+          const int most = k <= 14336 ? 16 : k <= 28672 ? 14 : k <= 57344 ? 7 : 3;
           const W4FewPlan plan = plan_w4_few(few, kProcessors);
           if (m <= most) {
             EXPECT_GE(plan.ranks, 1) << what << ", m " << m;

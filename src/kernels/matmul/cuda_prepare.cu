@@ -1,4 +1,5 @@
-// x as a weight wants it (prepare.cc's transform_row on a card): a block for each token. What a
+// x as a weight wants it (prepare.cc's transform_row on a card): a block for each token, unless
+// numbers stay what they are. What a
 // format needs of all tokens of a call is measured before.
 #include <cuda_fp8.h>
 
@@ -179,6 +180,44 @@ __global__ void measure_rows(CudaInput input, CallStats call, const float* x, in
   call.most[blockIdx.x] = most;
 }
 
+// Where nothing is measured or rotated, each number goes straight to its place: four a thread, read
+// together if kTogether.
+template <class Out, bool kTogether>
+__global__ void __launch_bounds__(kThreads)
+    move_rows(const float* factor, const int32_t* order, const float* x, int64_t ldx, int64_t m,
+              int64_t k, Out* out, int64_t ldo) {
+  wait_for_previous();
+  let_next_start();
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
+  if (i >= ldo) return;
+  for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
+    const float* from = x + row * ldx;
+    float4 v = {0, 0, 0, 0};
+    if constexpr (kTogether) {
+      if (i < k) v = *reinterpret_cast<const float4*>(from + i);
+    } else {
+      const auto number = [&](int64_t at) {
+        if (at >= k) return 0.0f;
+        if (order != nullptr) at = order[at];
+        return factor != nullptr ? from[at] * factor[at] : from[at];
+      };
+      v = {number(i), number(i + 1), number(i + 2), number(i + 3)};
+    }
+    put_4(v, out + row * ldo + i);
+  }
+}
+
+template <class Out>
+void run_move(NibbleCudaContext* context, const CudaInput& input, const float* x, int64_t ldx,
+              int64_t m, int64_t k, Out* out, int64_t ldo) {
+  const bool together = input.factor == nullptr && input.order == nullptr && k % 4 == 0 &&
+                        ldx % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  const dim3 grid(static_cast<unsigned>((ldo / 4 + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(m < kMostRows ? m : kMostRows));
+  start(context, "prepare", together ? move_rows<Out, true> : move_rows<Out, false>, grid, kThreads,
+        0, input.factor, input.order, x, ldx, m, k, out, ldo);
+}
+
 template <class Out>
 __global__ void prepare_rows(CudaInput input, CallStats call, const float* x, int64_t ldx,
                              int64_t k, float* work, Out* out, int64_t ldo) {
@@ -236,6 +275,8 @@ template <class Code>
 __global__ void __launch_bounds__(kWideRow)
     prepare_plain_rows(CudaInput input, const float* x, int64_t ldx, int64_t k, Code* out,
                        int64_t ldo, float* scale) {
+  wait_for_previous();
+  let_next_start();
   const ActivationFormat& f = input.activation;
   const auto* from = reinterpret_cast<const float4*>(x + blockIdx.x * ldx);
   auto* to = reinterpret_cast<uint32_t*>(out + blockIdx.x * ldo);
@@ -276,7 +317,8 @@ void run_prepare_codes(NibbleCudaContext* context, const CudaInput& input, const
   const bool plain = input.factor == nullptr && input.hadamard == 0 && input.order == nullptr &&
                      k % 4 == 0 && ldx % 4 == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
   if (plain) {
-    prepare_plain_rows<<<rows, kWideRow, 0, context->enter()>>>(input, x, ldx, k, out, ldo, scale);
+    start(context, "prepare_codes", prepare_plain_rows<Code>, dim3(rows), kWideRow, 0, input, x,
+          ldx, k, out, ldo, scale);
   } else {
     prepare_code_rows<<<rows, kThreads, 0, context->enter()>>>(input, x, ldx, k, work, out, ldo,
                                                                scale);
@@ -298,6 +340,12 @@ void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const flo
 
 void prepare(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
              int64_t m, int64_t k, float* work, void* out, int64_t ldo, int to_bf16) {
+  const bool moves = input->activation.type == ActivationFormat::Type::kFloat &&
+                     input->hadamard == 0 && ldo % 4 == 0;
+  if (moves) {
+    return with_held(out, to_bf16,
+                     [&]<class Out>(Out* to) { run_move(context, *input, x, ldx, m, k, to, ldo); });
+  }
   const auto rows = static_cast<unsigned>(m);
   cudaStream_t stream = context->enter();
   CallStats call = {};

@@ -40,6 +40,21 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
+// Whether a wait would be over.
+__device__ inline bool barrier_is_done(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Copies that tell the barrier of their bytes.
 __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                  uint64_t policy) {
@@ -81,6 +96,18 @@ __device__ inline uint64_t evict_last() {
 __device__ inline void wait_for_earlier_grid() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
+// True in one thread of a warp. Where this is asked, the compiler knows that it is one.
+__device__ inline bool elect() {
+  uint32_t is;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(is));
+  return is != 0;
+}
 __device__ inline void let_later_grid_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -121,6 +148,11 @@ __device__ inline void sync_some(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same, without waiting for the others.
+__device__ inline void arrive_some(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 __device__ inline uint32_t load_acquire(const uint32_t* p) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -149,12 +181,27 @@ __device__ inline uint32_t load_shared_u16(uint32_t address) {
   return v;
 }
 
-// wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled: eight
-// rows are 1024 bytes.
-__device__ inline uint64_t describe_tile(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | (uint64_t{1} << 16) |
-         (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
+__device__ inline void store_shared(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
+__device__ inline void store_shared(uint32_t address, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
+}
+__device__ inline void store_shared_u32(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+// wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight
+// rows are 1024 bytes): the low word, and the high one, which is the same for all. Steps along a
+// row add to the low one by 16 bytes. In a cluster an address has the block's rank in its high
+// bits.
+__device__ inline uint32_t describe_tile(uint32_t address) {
+  return (address & 0x3ffffu) >> 4 | 1u << 16;
+}
+constexpr uint32_t kTileHigh = 0x40000040;  // the same, for what holds whole descriptors
+#define NIBBLE_TILE_HIGH "0x40000040"
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
@@ -179,43 +226,66 @@ __device__ inline void keep(float (&d)[kCount]) {
   "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define NIBBLE_D32(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8), NIBBLE_D8(d, i + 16), NIBBLE_D8(d, i + 24)
 
-__device__ inline void wgmma(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
+__device__ inline void wgmma(float (&d)[16], const uint32_t (&a)[4], uint32_t b, int add) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %21, 0;\nmov.b64 t, {%20, " NIBBLE_TILE_HIGH "};\n"
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+      "{%16, %17, %18, %19}, t, p, 1, 1, 0;\n}"
       : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
-__device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
+__device__ inline void wgmma(float (&d)[24], const uint32_t (&a)[4], uint32_t b, int add) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %29, 0;\nmov.b64 t, {%28, " NIBBLE_TILE_HIGH "};\n"
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23}, "
+      "{%24, %25, %26, %27}, t, p, 1, 1, 0;\n}"
+      : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8), NIBBLE_D8(d, 16)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+
+__device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint32_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %37, 0;\nmov.b64 t, {%36, " NIBBLE_TILE_HIGH "};\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+      "{%32, %33, %34, %35}, t, p, 1, 1, 0;\n}"
       : NIBBLE_D32(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
-__device__ inline void wgmma(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int add) {
+__device__ inline void wgmma(float (&d)[48], const uint32_t (&a)[4], uint32_t b, int add) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %53, 0;\nmov.b64 t, {%52, " NIBBLE_TILE_HIGH "};\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "{%48, %49, %50, %51}, t, p, 1, 1, 0;\n}"
+      : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8), NIBBLE_D8(d, 16), NIBBLE_D8(d, 24), NIBBLE_D8(d, 32), NIBBLE_D8(d, 40)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+
+__device__ inline void wgmma(float (&d)[64], const uint32_t (&a)[4], uint32_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %69, 0;\nmov.b64 t, {%68, " NIBBLE_TILE_HIGH "};\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+      "{%64, %65, %66, %67}, t, p, 1, 1, 0;\n}"
       : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
-__device__ inline void wgmma(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
+__device__ inline void wgmma(float (&d)[128], const uint32_t (&a)[4], uint32_t b, int add) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %133, 0;\nmov.b64 t, {%132, " NIBBLE_TILE_HIGH "};\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -225,11 +295,12 @@ __device__ inline void wgmma(float (&d)[128], const uint32_t (&a)[4], uint64_t b
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "{%128, %129, %130, %131}, %132, p, 1, 1, 0;\n}"
+      "{%128, %129, %130, %131}, t, p, 1, 1, 0;\n}"
       : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32), NIBBLE_D32(d, 64), NIBBLE_D32(d, 96)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
+#undef NIBBLE_TILE_HIGH
 #undef NIBBLE_D32
 #undef NIBBLE_D8
 // clang-format on

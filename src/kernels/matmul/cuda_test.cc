@@ -23,7 +23,7 @@ TEST(cuda_choose, an_h200_runs_every_format_and_exact_means_float) {
             "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
   const auto exact = choose(problem, with_card(gpu_h200()), {.precision = Precision::kExact});
   EXPECT_EQ(ranges(exact), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(exact->refusals.size(), 5u);
+  ASSERT_EQ(exact->refusals.size(), 6u);
   EXPECT_EQ(exact->refusals[0].why, "reads e4m3; the weight is u4");
   EXPECT_EQ(exact->refusals[1].why, "reads s5 to s8; the weight is u4");
   EXPECT_EQ(exact->refusals[4].why,
@@ -37,9 +37,9 @@ TEST(cuda_choose, cards_without_bf16_multiply_in_float) {
   gpu.minor = 5;
   const auto choice = choose({64, 64, kFormat, {}}, with_card(gpu), {});
   EXPECT_EQ(ranges(choice), "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_f32_any_f32_cuda");
-  ASSERT_EQ(choice->refusals.size(), 5u);
+  ASSERT_EQ(choice->refusals.size(), 6u);
   EXPECT_EQ(choice->refusals[2].why, "is for Hopper (compute capability 9.0); Tesla T4 has 7.5");
-  EXPECT_EQ(choice->refusals[4].why,
+  EXPECT_EQ(choice->refusals[5].why,
             "needs bf16 products (compute capability 8.0); Tesla T4 has 7.5");
 }
 
@@ -49,7 +49,7 @@ TEST(cuda_choose, a_glob_forces_one_kernel_and_another_is_refused_for_the_card) 
       "cuda: 1+ matvec_f32_any_f32_cuda");
   EXPECT_EQ(ranges(choose({64, 64, kFormat, {}}, with_card(gpu_h200()), {.kernel_glob = "*avx2"})),
             "no kernel multiplies a u4g48+zp weight of 64 x 64 on NVIDIA H200: "
-            "matmul_e4m3_e4m3_f32_cuda and 6 more: its name does not match --kernel *avx2");
+            "matmul_e4m3_e4m3_f32_cuda and 7 more: its name does not match --kernel *avx2");
 }
 
 using Activation = tensor::ActivationFormat;

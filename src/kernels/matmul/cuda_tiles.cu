@@ -72,28 +72,8 @@ void look_up_tiles(NibbleCudaContext* context, const CudaWeight& weight, const i
   context->launched("look_up");
 }
 
-namespace {
-
-// 8-bit codes; a block for each row, a thread an input. Inputs from k on are what their codes of 0
-// are.
-__global__ void panel_of_bytes(CudaWeight w, int64_t first, __nv_bfloat16* panel, int64_t ldp) {
-  const CudaTiles& t = w.tiles;
-  const int64_t n = first + blockIdx.x;
-  __nv_bfloat16* to = panel + blockIdx.x * ldp;
-  for (int64_t k = threadIdx.x; k < t.k_pad; k += blockDim.x) {
-    to[k] = __float2bfloat16_rn(n < w.n ? number_at(t, n, k) : 0.0f);
-  }
-}
-
-}  // namespace
-
 void panel_of_tiles(NibbleCudaContext* context, const CudaWeight& weight, int64_t first,
                     int64_t rows, __nv_bfloat16* panel, int64_t ldp) {
-  if (weight.tiles.bits == 8) {
-    panel_of_bytes<<<static_cast<unsigned>(rows), kThreads, 0, context->enter()>>>(weight, first,
-                                                                                   panel, ldp);
-    return context->launched("panel");
-  }
   W4Args args = args_of(weight);
   args.stream = context->enter();
   context->note("panel",

@@ -51,7 +51,8 @@ TEST(cuda_tiles, integer_weights_of_16_bit_scales_run_on_hopper_in_tiles) {
   for (const WeightFormat& format : formats()) {
     EXPECT_EQ(ranges(choose({4096, 4096, format, {}}, with_card(gpu_h200()), {})),
               tensor::bits(format.element) > 4
-                  ? "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_any_f32_cuda"
+                  ? "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_s8_f32_sm90 "
+                    "1024+ matmul_bf16_any_f32_cuda"
                   : "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_int_f32_sm90 "
                     "2048+ matmul_bf16_any_f32_cuda")
         << tensor::to_string(format);

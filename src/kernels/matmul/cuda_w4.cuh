@@ -66,6 +66,12 @@ __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   return out;
 }
+// a b + c, rounded once; numbers below 2^-126 are not flushed.
+__device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+}
 #endif
 
 // 128 as a bf16: its seven mantissa bits count ones.

@@ -1,6 +1,8 @@
 // Products of few tokens with codes in tiles: what is compiled, how the work is cut, and the launch
 // (cuda_w4_few_device.cuh has the kernel).
 #include <algorithm>
+#include <atomic>
+#include <bit>
 
 #include "kernels/matmul/cuda_w4_few_device.cuh"
 
@@ -11,23 +13,18 @@ int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
 int units_of(const W4Args& w) { return round_up(w.k, kUnit) / kUnit; }
 
-// Tiles of rows a warp and warps that share a row: measured (docs/cuda-notebook.md).
-template <int kBits, int kTokenTiles, int kScaleRows, bool kZeros, class X>
-using ShapeFor = Shape<kBits, kTokenTiles, kBits == 4 && kTokenTiles == 1 ? 4 : 2,
-                       kBits == 4 && kTokenTiles == 1 ? 8 : 4, kScaleRows, kZeros, X>;
-
 // call.operator()<Shape>() for what the weights are and the tokens need.
 template <class Call>
 auto with_shape(const W4Few& args, const Call& call) {
   const W4Args& w = args.weights[0];
   const auto with_rest = [&]<int kBits, int kScaleRows, bool kZeros>() {
     if (args.m > 8) {
-      return call.template operator()<ShapeFor<kBits, 2, kScaleRows, kZeros, __nv_bfloat16>>();
+      return call.template operator()<Shape<kBits, 2, kScaleRows, kZeros, __nv_bfloat16>>();
     }
     if (!args.x_is_f32) {
-      return call.template operator()<ShapeFor<kBits, 1, kScaleRows, kZeros, __nv_bfloat16>>();
+      return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, __nv_bfloat16>>();
     }
-    return call.template operator()<ShapeFor<kBits, 1, kScaleRows, kZeros, float>>();
+    return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, float>>();
   };
   const auto with_scales = [&]<int kBits, bool kZeros>() {
     if (w.group == 32) return with_rest.template operator()<kBits, 4, kZeros>();
@@ -45,6 +42,40 @@ int strips_of(const W4Few& args) {
   int out = 0;
   for (int i = 0; i < args.count; ++i) out += round_up(args.weights[i].n, kStrip) / kStrip;
   return out;
+}
+
+// Of a device, asked once.
+constexpr int kMostDevices = 64;
+struct AskedOnce {
+  std::atomic<int> clusters[kMostDevices][4];  // of 1, 2, 4, 8 blocks at once; 0: not asked yet
+};
+AskedOnce asked;
+
+// Clusters of `config` that run at once: not all multiprocessors of every card are in some cluster.
+template <class S>
+cudaError_t clusters_at_once(int device, cudaLaunchConfig_t config, int ranks, int& most) {
+  std::atomic<int>& known =
+      asked.clusters[device % kMostDevices][std::countr_zero(unsigned(ranks))];
+  most = device < kMostDevices ? known.load(std::memory_order_relaxed) : 0;
+  if (most > 0) return cudaSuccess;
+  config.dynamicSmemBytes = kSharedMost;  // one block a multiprocessor
+  const cudaError_t error = cudaOccupancyMaxActiveClusters(&most, few_tokens<S>, &config);
+  if (error != cudaSuccess) return error;
+  if (most < 1) return cudaErrorLaunchOutOfResources;
+  known.store(most, std::memory_order_relaxed);
+  return cudaSuccess;
+}
+
+template <class S>
+cudaError_t allow_shared_memory(int device) {
+  static std::atomic<uint64_t> done;
+  const uint64_t bit = uint64_t{1} << device % kMostDevices;
+  if (device < kMostDevices && (done.load(std::memory_order_relaxed) & bit) != 0)
+    return cudaSuccess;
+  const cudaError_t error =
+      cudaFuncSetAttribute(few_tokens<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMost);
+  if (error == cudaSuccess) done.fetch_or(bit, std::memory_order_relaxed);
+  return error;
 }
 
 template <class S>
@@ -72,13 +103,14 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   w.group = std::min(first.group, w.units * kUnit);
   w.groups = round_up(w.units * kUnit, w.group) / w.group;
   w.ranks = plan.ranks;
+  w.log_ranks = std::countr_zero(static_cast<unsigned>(plan.ranks));
   w.stages = plan.stages;
   w.scales_are_bf16 = first.scales_are_bf16;
   w.y_is_bf16 = first.y_is_bf16;
   const int bytes = memory_of<S>(w.m, w.slice, w.ranks, w.stages).bytes;
-  const auto kernel = few_tokens<S>;
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMost);
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = allow_shared_memory<S>(device);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -93,48 +125,52 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   config.stream = args.stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  // Clusters cannot use all multiprocessors of every card.
   int most = 0;
-  error = cudaOccupancyMaxActiveClusters(&most, kernel, &config);
+  error = clusters_at_once<S>(device, config, plan.ranks, most);
   if (error != cudaSuccess) return error;
-  if (most < 1) return cudaErrorLaunchOutOfResources;
-  w.clusters = std::min(most, w.strips());
-  config.gridDim = static_cast<unsigned>(w.clusters * plan.ranks);
-  return cudaLaunchKernelEx(&config, kernel, w);
+  w.clusters = static_cast<unsigned>(std::min(most, w.strips()));
+  config.gridDim = w.clusters * static_cast<unsigned>(plan.ranks);
+  return cudaLaunchKernelEx(&config, few_tokens<S>, w);
 }
 
 }  // namespace
 
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
-  // Microseconds, measured on an H200: a unit of 128 inputs and 64 rows on one multiprocessor, its
-  // share of reading x, and an exchange of sums between 2, 4 and 8 ranks. A ring of two stages is
-  // a little slower; a longer one than these leaves the next kernel no room to begin early.
+  // Microseconds, fitted to what an H200 took (docs/cuda-notebook.md): a stage's products, a strip
+  // beside them, reading codes and x, an exchange of sums between 2, 4 and 8 ranks.
+  const int bits = args.weights[0].bits;
   const bool many = args.m > 8;
-  const double of_unit = args.weights[0].bits == 4 ? (many ? 0.18 : 0.09) : (many ? 0.3 : 0.2);
-  constexpr double kXBytes = 60e3;
-  constexpr double kReadBytes = 4.2e6;
-  constexpr double kExchange[] = {0, 1.2, 2.6, 3.4};
-  constexpr double kTwoStages = 1.03;
-  const int most_stages = many ? 3 : 4;
+  const double of_stage = bits == 4 ? (many ? 1.1 : 0.8) : (many ? 0.9 : 0.7);
+  const double of_strip = 0.1 + 0.01 * args.m;
+  constexpr double kReadBytes = 4.45e6;
+  constexpr double kXBytes = 45e3;
+  constexpr double kExchange[] = {0, 0.3, 1, 1.5};
+  constexpr int kReadingBlocks = 110;  // fewer do not read as fast as memory can
   const int units = units_of(args.weights[0]);
   const int strips = strips_of(args);
-  const double read = strips * 64.0 * units * 128 * (args.weights[0].bits + 0.2) / 8 / kReadBytes;
+  const double read = strips * 64.0 * units * kUnit * (bits + 0.125) / 8 / kReadBytes;
   W4FewPlan best;
   double best_time = 0;
   for (int log = 0; log < 4; ++log) {
     const int ranks = 1 << log;
     const int slice = (units + ranks - 1) / ranks;
     if (slice * (ranks - 1) >= units) break;
+    // Not all multiprocessors are in some cluster of four.
+    const int blocks = ranks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
+    const int clusters = std::min(std::max(blocks / ranks, 1), strips);
+    const int rounds = (strips + clusters - 1) / clusters;
     const int stages = with_shape(args, [&]<class S>() {
+      // More would be read too early: where a block has one strip, the kernel before still reads.
+      const int most = rounds == 1 ? 2 : bits == 4 ? 4 : 6;
       const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
-      return std::min(left / (S::kStageBytes + 16), most_stages);
+      return std::min(left / (S::kStageBytes + 16), most);
     });
     if (stages < 2) continue;
-    const int clusters = std::min(multiprocessors / ranks, strips);
-    const int rounds = (strips + clusters - 1) / clusters;
-    const double time = (std::max(read, rounds * slice * of_unit) +
-                         args.m * slice * kUnit * 2 / kXBytes + kExchange[log]) *
-                        (stages == 2 ? kTwoStages : 1);
+    const int strip_stages = (slice * bits + 31) / 32;
+    double time = std::max(read * std::max(1.0, double{kReadingBlocks} / (clusters * ranks)),
+                           rounds * (strip_stages * of_stage + of_strip));
+    if (stages == 2 && rounds > 1) time *= 1.1;
+    time += args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes + kExchange[log];
     if (best.ranks == 0 || time < best_time) best = {ranks, stages}, best_time = time;
   }
   return best;

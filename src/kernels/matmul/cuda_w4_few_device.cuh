@@ -6,11 +6,11 @@
 //
 //   1 producer warp    copies stages of codes and scales into a ring (bulk copies, a barrier each);
 //                      it does not wait for the kernel before this one, codes do not change
-//   8 consumer warps   each 16 kTiles rows and every kSplit-th unit of 128 inputs: codes become
-//                      bf16 in registers (mma.m16n8k16's A operand), x is B, sums are f32 and are
+//   consumer warps     two share a unit of 128 inputs, two row tiles of 16 each; kSplit units at a
+//                      time: codes become bf16 in registers (mma.m16n8k16), sums are f32 and are
 //                      scaled once a unit, or once 32 or 64 inputs
-//   3 reducer warps    add what the consumers of a strip leave in shared memory, send other ranks
-//                      their rows, add what these sent and write y, while the consumers are at the
+//   3 or 4             add what the consumers of a strip leave in shared memory, send other ranks
+//     reducer warps    their rows, add what these sent and write y, while the consumers are at the
 //                      next strip
 //
 // Sums are added in a fixed order: results do not change between calls.
@@ -27,10 +27,11 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
-constexpr int kExchanges = 4;  // of sums between ranks that are under way: see Reducers
+constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
 constexpr int kSegments = 4;   // of x, that are waited for one by one
-constexpr int kReducers = 96;  // threads
 constexpr int kSharedMost = 227 * 1024;
+constexpr int kTiles = 2;     // of 16 rows, a warp
+constexpr int kRowWarps = 2;  // that share a unit
 
 struct Weight {
   const uint8_t* codes;
@@ -47,13 +48,14 @@ struct Work {
   const void* x;
   int64_t ldx;
   int m;
-  int k;       // of f32 x; zeros follow
+  int k;       // that f32 x has; zeros follow
   int units;   // of 128 inputs
   int slice;   // units of a rank, but for the last
   int groups;  // rows of scales of a strip
   int group;
-  int clusters;
+  unsigned clusters;  // times strips: under 2^32
   int ranks;
+  int log_ranks;
   int stages;
   bool scales_are_bf16;
   bool y_is_bf16;
@@ -61,24 +63,22 @@ struct Work {
   __host__ __device__ int strips() const { return first_strip[kMostWeights]; }
 };
 
-// What is compiled for: codes' bits, tokens' tiles of 8, rows' tiles of 16 a warp, warps that share
-// the units of a row, scales of a row and unit.
-template <int kBits_, int kTokenTiles_, int kTiles_, int kSplit_, int kScaleRows_, bool kZeros_,
-          class X_>
+// What is compiled for: codes' bits, tokens' tiles of 8, scales of a row and unit.
+template <int kBits_, int kTokenTiles_, int kScaleRows_, bool kZeros_, class X_>
 struct Shape {
   static constexpr int kBits = kBits_;
   static constexpr int kTokenTiles = kTokenTiles_;
-  static constexpr int kTiles = kTiles_;
-  static constexpr int kSplit = kSplit_;
   static constexpr int kScaleRows = kScaleRows_;
   static constexpr bool kZeros = kZeros_;
   using X = X_;
   static constexpr bool kXIsF32 = sizeof(X) == 4;
 
   static constexpr int kTokens = 8 * kTokenTiles;
-  static constexpr int kRowWarps = 4 / kTiles;  // that share a unit
+  static constexpr int kSplit = 32 / kBits;  // units at a time
   static constexpr int kWarps = kRowWarps * kSplit;
   static constexpr int kConsumers = kWarps * 32;
+  // With 20 warps a thread has 96 registers, with 21 it has 80.
+  static constexpr int kReducers = kBits == 4 && kScaleRows > 1 ? 96 : 128;
   static constexpr int kThreads = kConsumers + 32 + kReducers;
 
   // A stage: kSplit units of codes, then of scales, then of zeros.
@@ -88,23 +88,24 @@ struct Shape {
   static constexpr int kZeroBytes = kZeros ? kSplit * kScaleRows * kStrip : 0;
   static constexpr int kStageBytes = kCodeBytes + kScaleBytes + kZeroBytes;
 
-  static constexpr int kSumRow = kStrip + 4;  // floats; the warp's stores hit all banks
-  static constexpr int kSumBytes = kSplit * kTokens * kSumRow * 4;
+  static constexpr int kSumRow = kStrip + 4 * kTokenTiles;  // floats; a warp's stores hit all banks
 };
 
-// Shared memory: the ring, barriers, sums [kSplit][tokens][kSumRow], exchange
-// [kExchanges][source rank][token][rows of a rank], x [token][x_stride].
+// Shared memory: the ring, barriers, sums [kSplit][token][kSumRow], exchange
+// [kExchanges][source rank][token][rows of a rank], sums of x
+// [unit][kScaleRows][kTokens] as Codes needs them, x [token][x_stride].
 struct Memory {
-  int barriers, sums, exchange, x, bytes;
-  int x_stride;  // bf16 numbers; rows are 16 bytes apart in banks
+  int barriers, sums, exchange, x_sums, x, bytes;
+  int x_stride;  // bf16 numbers; tokens are 16 bytes apart in banks
 };
 template <class S>
 __host__ __device__ Memory memory_of(int m, int slice, int ranks, int stages) {
   Memory out;
   out.barriers = stages * S::kStageBytes;
   out.sums = out.barriers + ((2 * stages + 2 + kExchanges + kSegments) * 8 + 127) / 128 * 128;
-  out.exchange = out.sums + S::kSumBytes;
-  out.x = out.exchange + (ranks == 1 ? 0 : kExchanges * kStrip * m * 4);
+  out.exchange = out.sums + S::kSplit * m * S::kSumRow * 4;
+  out.x_sums = out.exchange + (ranks == 1 ? 0 : kExchanges * kStrip * m * 4);
+  out.x = out.x_sums + slice * S::kScaleRows * S::kTokens * 4;
   out.x_stride = slice * kUnit + 8;
   out.bytes = out.x + m * out.x_stride * 2;
   return out;
@@ -117,14 +118,15 @@ using namespace sm90;  // NOLINT: instructions
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(from)
-               : "memory");
+               : "r"(from));
 }
-__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                           const float (&c)[4]) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
+        "f"(c[2]), "f"(c[3]));
 }
 __device__ inline uint32_t at_rank(uint32_t address, int rank) {
   uint32_t there;
@@ -146,10 +148,11 @@ struct Place {
   int rank, first, last;  // strips [first, last)
   int first_unit, units;  // of this rank
   __device__ explicit Place(const Work& w) {
-    rank = static_cast<int>(blockIdx.x) % w.ranks;
-    const int cluster = static_cast<int>(blockIdx.x) / w.ranks;
-    first = static_cast<int>(int64_t{w.strips()} * cluster / w.clusters);
-    last = static_cast<int>(int64_t{w.strips()} * (cluster + 1) / w.clusters);
+    rank = static_cast<int>(blockIdx.x) & (w.ranks - 1);
+    const unsigned cluster = blockIdx.x >> w.log_ranks;
+    const unsigned strips = static_cast<unsigned>(w.strips());
+    first = static_cast<int>(strips * cluster / w.clusters);
+    last = static_cast<int>(strips * (cluster + 1) / w.clusters);
     first_unit = rank * w.slice;
     units = min(w.slice, w.units - first_unit);
   }
@@ -213,71 +216,53 @@ __device__ void produce(const Work& w, const Place& place, const Barriers& bars,
   }
 }
 
-// Inputs of a segment of x.
+// What a warp has of x in shared memory, and what it makes of it there.
+struct Inputs {
+  uint8_t* x;
+  float* sums;
+  int stride;  // of x
+};
+
 __device__ inline int segment_units(int units) { return (units + kSegments - 1) / kSegments; }
 
-// By one warp: a copy for each token and segment.
+// By a lane of each consumer warp: every kWarps-th token.
 template <class S>
 __device__ void copy_x(const Work& w, const Place& place, const Barriers& bars, uint32_t x,
                        int x_stride) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint64_t policy = evict_last();
-  const auto* from = static_cast<const typename S::X*>(w.x) + place.first_unit * kUnit;
+  const int tokens = (w.m - warp + S::kWarps - 1) / S::kWarps;
+  const auto* from = static_cast<const __nv_bfloat16*>(w.x) + place.first_unit * kUnit;
   for (int s = 0; s < kSegments; ++s) {
     const int first = min(s * segment_units(place.units), place.units);
-    const int count = min(segment_units(place.units), place.units - first);
-    if (lane == 0) barrier_expect(bars.x + 8 * s, w.m * count * kUnit * 2);
-    __syncwarp();
-    if (lane < w.m && count > 0) {
-      copy_bulk(x + (lane * x_stride + first * kUnit) * 2, from + lane * w.ldx + first * kUnit,
-                count * kUnit * 2, bars.x + 8 * s, policy);
+    const int bytes = min(segment_units(place.units), place.units - first) * kUnit * 2;
+    barrier_expect(bars.x + 8 * s, tokens * bytes);
+    if (bytes == 0) continue;
+    for (int token = warp; token < w.m; token += S::kWarps) {
+      copy_bulk(x + (token * x_stride + first * kUnit) * 2, from + token * w.ldx + first * kUnit,
+                bytes, bars.x + 8 * s, policy);
     }
   }
 }
-
-// By all consumers; f32 becomes bf16.
-template <class S>
-__device__ void load_x(const Work& w, const Place& place, __nv_bfloat16* x, int x_stride) {
-  constexpr int kAtOnce = 2;
-  const int first = place.first_unit * kUnit;
-  const int chunks = place.units * kUnit / 8;
-  for (int row = 0; row < w.m; ++row) {
-    const float* from = static_cast<const float*>(w.x) + row * w.ldx + first;
-    for (int i = threadIdx.x; i < chunks; i += kAtOnce * S::kConsumers) {
-      float4 v[kAtOnce][2];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int c = i + j * S::kConsumers;
-        v[j][0] = v[j][1] = make_float4(0, 0, 0, 0);
-        if (c < chunks && first + 8 * c < w.k) {
-          v[j][0] = reinterpret_cast<const float4*>(from)[2 * c];
-          v[j][1] = reinterpret_cast<const float4*>(from)[2 * c + 1];
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int c = i + j * S::kConsumers;
-        if (c >= chunks) continue;
-        __nv_bfloat162 pairs[4] = {__floats2bfloat162_rn(v[j][0].x, v[j][0].y),
-                                   __floats2bfloat162_rn(v[j][0].z, v[j][0].w),
-                                   __floats2bfloat162_rn(v[j][1].x, v[j][1].y),
-                                   __floats2bfloat162_rn(v[j][1].z, v[j][1].w)};
-        *reinterpret_cast<uint4*>(x + row * x_stride + 8 * c) =
-            *reinterpret_cast<const uint4*>(pairs);
-      }
-    }
-  }
-  sync_some(2, S::kConsumers);
-}
-
-// 128 + the zero of a row twice, as bf16: what its 4-bit codes are less.
-constexpr uint32_t kNoZero = 0x43084308u;
-__device__ inline uint32_t zero_pair(uint32_t zero) { return (0x4300u | zero) * 0x10001u; }
 
 // The codes of a lane for 64 inputs of a row tile; step(j) is the A operand of 16 of them.
+//
+// A code masked out where it lies, in the low byte of a bf16, is one: code 2^-133, or four bits
+// higher code 2^-129, also where its top bit is the exponent's lowest. So products are exact with x
+// times 2^64, and a mask is all that a pair costs. Bytes are made unsigned. What codes have too
+// much, the zero, is taken off the sums: zero times the sum of x, with which they begin where all
+// zeros are the same. The scales' sums have the powers undone.
+constexpr float kXPower = 0x1p64f;
+constexpr uint32_t kXPowerPair = 0x5f805f80u;
 template <class S>
 struct Codes {
   uint4 words[S::kBits / 4];
+
+  static constexpr float kUndo0 = 0x1p69f;
+  static constexpr float kUndo1 = S::kBits == 4 ? 0x1p65f : 0x1p69f;
+  static constexpr float kPower1 = S::kBits == 4 ? 16 : 1;  // of rows g + 8 against rows g
+  // Times the sum of x times 2^64 what a sum has too much, for a zero of 1 or the one there is.
+  static constexpr float kMinus = -0x1p-133f * (S::kZeros ? 1 : S::kBits == 4 ? 8 : 128);
 
   __device__ void load(const uint8_t* from) {
 #pragma unroll
@@ -287,139 +272,274 @@ struct Codes {
     const uint4& v = words[i / 4];
     return i % 4 == 0 ? v.x : i % 4 == 1 ? v.y : i % 4 == 2 ? v.z : v.w;
   }
-  __device__ void step(int j, uint32_t upper, uint32_t lower, uint32_t (&a)[4]) const {
+  __device__ void step(int j, uint32_t (&a)[4]) const {
     if constexpr (S::kBits == 4) {
-      const uint32_t w = word(j);
-      a[0] = sub_bf16x2(w4_pair<0>(w), upper);
-      a[1] = sub_bf16x2(w4_pair<1>(w), lower);
-      a[2] = sub_bf16x2(w4_pair<2>(w), upper);
-      a[3] = sub_bf16x2(w4_pair<3>(w), lower);
+      const uint32_t low = word(j);
+      const uint32_t high = low >> 8;
+      a[0] = low & 0x000f000fu;
+      a[1] = low & 0x00f000f0u;
+      a[2] = high & 0x000f000fu;
+      a[3] = high & 0x00f000f0u;
     } else {
-      a[0] = w8_pair(word(2 * j));
-      a[1] = w8_pair(word(2 * j) >> 8);
-      a[2] = w8_pair(word(2 * j + 1));
-      a[3] = w8_pair(word(2 * j + 1) >> 8);
+      a[0] = (word(2 * j) & 0x00ff00ffu) ^ 0x00800080u;
+      a[1] = (word(2 * j) >> 8 & 0x00ff00ffu) ^ 0x00800080u;
+      a[2] = (word(2 * j + 1) & 0x00ff00ffu) ^ 0x00800080u;
+      a[3] = (word(2 * j + 1) >> 8 & 0x00ff00ffu) ^ 0x00800080u;
     }
-  }
-  // Bytes 0 and 2, signed: 128 + the low seven bits, less 128 or, where the sign is set, 256.
-  __device__ static uint32_t w8_pair(uint32_t w) {
-    return sub_bf16x2(and_or(w, 0x007f007fu, kBf16Magic), and_or(w, 0x00800080u, kBf16Magic));
   }
 };
 
+// Eight inputs times 2^64, and the sums that their lanes share, into shared memory. By all lanes of
+// a warp: 16 have a unit of a token, if `is` so.
+template <class S>
+__device__ void store_x(const Inputs& to, int unit, int token, bool is, const uint4& v) {
+  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
+  float sum = 0;
+  for (const uint32_t pair : {v.x, v.y, v.z, v.w}) {
+    sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
+  }
+#pragma unroll
+  for (int other = 8 / S::kScaleRows; other > 0; other /= 2) {
+    sum += __shfl_xor_sync(~0u, sum, other);
+  }
+  if (!is) return;
+  *reinterpret_cast<uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2) = v;
+  constexpr int kCovers = kUnit / S::kScaleRows;
+  if (in % kCovers == 0) {
+    to.sums[(unit * S::kScaleRows + in / kCovers) * S::kTokens + token] = sum * Codes<S>::kMinus;
+  }
+}
+
+// What follows is done by the kRowWarps warps that share units, for these.
+__device__ inline void sync_sharing(int mine) { sync_some(2 + mine, kRowWarps * 32); }
+
+// A unit's x, which copy_x brought.
+template <class S>
+__device__ void finish_x(const Work& w, const Inputs& to, int unit, int mine, int row_warp) {
+  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
+  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
+#pragma unroll 4
+  for (int first = row_warp * 2; first < w.m; first += 2 * kRowWarps) {
+    const int token = first + half;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (token < w.m) {
+      v = *reinterpret_cast<const uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2);
+    }
+    v = {mul_bf16x2(v.x, kXPowerPair), mul_bf16x2(v.y, kXPowerPair), mul_bf16x2(v.z, kXPowerPair),
+         mul_bf16x2(v.w, kXPowerPair)};
+    store_x<S>(to, unit, token, token < w.m, v);
+  }
+  sync_sharing(mine);
+}
+
+// All of f32 x that these warps read, as bf16.
+template <class S>
+__device__ void load_x(const Work& w, const Place& place, const Inputs& to, int mine,
+                       int row_warp) {
+  constexpr int kAtOnce = 4;
+  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
+  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
+  const auto* from = static_cast<const float*>(w.x) + place.first_unit * kUnit + in;
+  const int rows = (place.units - mine + S::kSplit - 1) / S::kSplit * w.m;  // tokens of units
+  for (int first = row_warp * 2; first < rows; first += kAtOnce * 2 * kRowWarps) {
+    float4 v[kAtOnce][2];
+    int unit[kAtOnce], token[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + i * 2 * kRowWarps + half;
+      unit[i] = mine + row / w.m * S::kSplit;
+      token[i] = row % w.m;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        v[i][j] = make_float4(0, 0, 0, 0);
+        if (row < rows && (place.first_unit + unit[i]) * kUnit + in < w.k) {
+          v[i][j] = __ldcg(
+              reinterpret_cast<const float4*>(from + token[i] * w.ldx + unit[i] * kUnit + j * 4));
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const auto pair = [](float a, float b) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(a * kXPower, b * kXPower);
+        return *reinterpret_cast<const uint32_t*>(&two);
+      };
+      const float4 &a = v[i][0], &b = v[i][1];
+      store_x<S>(to, unit[i], token[i], first + i * 2 * kRowWarps + half < rows,
+                 {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)});
+    }
+  }
+  sync_sharing(mine);
+}
+
+// Up to 8 tokens: codes are the first operand of products, sums [tile] of rows g and g + 8 (c / 2)
+// and tokens 2t + c % 2. Up to 16: the second, with a product for rows 0 to 7 and one for 8 to 15
+// of a tile; sums [tile][half] of tokens g and g + 8 (c / 2) and rows 2t + c % 2.
 template <class S>
 __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
-                        const uint8_t* ring, float* sums, uint32_t x, int x_stride) {
-  constexpr int kTokenTiles = S::kTokenTiles;
-  constexpr int kTiles = S::kTiles;
+                        const uint8_t* ring, float* sums, const Inputs& inputs) {
+  constexpr bool kFew = S::kTokenTiles == 1;
+  constexpr int kHalves = S::kTokenTiles;
   constexpr int kSteps = 8 / S::kScaleRows;  // of 16 inputs, for each scale
   constexpr int kBlockCodes = S::kUnitCodes / 2;
   constexpr int kTileCodes = kBlockCodes / 4;
-  // Few products a step: two chains of sums hide their latency.
-  constexpr int kChains = kTiles * kTokenTiles >= 4 || kSteps < 2 ? 1 : 2;
+  constexpr int kXRows = kFew ? 1 : 2;  // of scales: those of a lane's sums
+  using C = Codes<S>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int tile = warp % S::kRowWarps * kTiles;
-  const int mine = warp / S::kRowWarps;      // of kSplit
-  int segment = S::kXIsF32 ? kSegments : 0;  // the first that was not waited for
-  uint32_t x_at[kTokenTiles];                // beyond the last token: another time the last
-#pragma unroll
-  for (int i = 0; i < kTokenTiles; ++i) {
-    const int token = min(i * 8 + lane % 8, w.m - 1);
-    x_at[i] = x + (token * x_stride + mine * kUnit + lane / 8 * 8) * 2;
+  const int row_warp = warp % kRowWarps;
+  const int tile = row_warp * kTiles;
+  const int mine = warp / kRowWarps;  // of kSplit
+  if constexpr (S::kXIsF32) {
+    load_x<S>(w, place, inputs, mine, row_warp);
+  } else {
+    if (elect()) copy_x<S>(w, place, bars, shared_address(inputs.x), inputs.stride);
+    __syncwarp();
   }
+  int segment = 0;  // the first that was not waited for
+  // Beyond the last token: another time the last.
+  const int x_token = min(lane % S::kTokens, w.m - 1);
+  const uint32_t x_first = shared_address(inputs.x) +
+                           (x_token * inputs.stride + mine * kUnit + lane / S::kTokens * 8) * 2;
   int slot = 0;
   uint32_t parity = 0;
   for (int strip = place.first; strip < place.last; ++strip) {
-    float sum[kTiles][kTokenTiles][4] = {};
-    for (int u = 0; u < place.units; u += S::kSplit) {
-      const uint32_t full = bars.full + 8 * slot;
-      if (u + mine < place.units) {
-        while (segment < kSegments && segment * segment_units(place.units) <= u + mine) {
+    float sum[kTiles][kHalves][4] = {};
+    uint32_t x_at = x_first;
+    for (int u = mine; u < place.units + mine; u += S::kSplit) {
+      if (!S::kXIsF32 && strip == place.first && u < place.units) {
+        while (segment < kSegments && segment * segment_units(place.units) <= u) {
           barrier_wait(bars.x + 8 * segment++, 0);
         }
-        uint32_t b[kTokenTiles][4][4];
-#pragma unroll
-        for (int i = 0; i < kTokenTiles; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) load_matrices(b[i][j], x_at[i] + u * kUnit * 2 + j * 64);
-        }
-        barrier_wait(full, parity);
+        finish_x<S>(w, inputs, u, mine, row_warp);
+      }
+      barrier_wait(bars.full + 8 * slot, parity);
+      if (u < place.units) {
         const uint8_t* stage = ring + slot * S::kStageBytes;
         const uint8_t* codes =
             stage + mine * S::kUnitCodes + tile * kTileCodes + lane * (kTileCodes / 32);
-        Codes<S> code[2][kTiles];
-#pragma unroll
-        for (int i = 0; i < 2 * kTiles; ++i) {
-          code[i / kTiles][i % kTiles].load(codes + i / kTiles * kBlockCodes +
-                                            i % kTiles * kTileCodes);
-        }
+        C code[kTiles];
+        uint32_t x[4];
 #pragma unroll
         for (int r = 0; r < S::kScaleRows; ++r) {
           const int row = mine * S::kScaleRows + r;
-          float2 scale[kTiles];
-          uint32_t zero[kTiles][2];
+          const uint8_t* scales = stage + S::kCodeBytes + row * kStrip * 2;
+          const auto at = [&](int o) { return (kFew ? g : 2 * t + o) * 8 + tile * 2; };
+          uint2 pairs[kXRows];
 #pragma unroll
-          for (int i = 0; i < kTiles; ++i) {
-            const int at = g * 8 + (tile + i) * 2;
-            scale[i] = w4_scales(
-                *reinterpret_cast<const uint32_t*>(stage + S::kCodeBytes + (row * kStrip + at) * 2),
-                w.scales_are_bf16);
-            zero[i][0] = zero[i][1] = kNoZero;
-            if constexpr (S::kZeros) {
-              const uint32_t two = *reinterpret_cast<const uint16_t*>(
-                  stage + S::kCodeBytes + S::kScaleBytes + row * kStrip + at);
-              zero[i][0] = zero_pair(two & 0xffu);
-              zero[i][1] = zero_pair(two >> 8);
-            }
+          for (int o = 0; o < kXRows; ++o) {
+            pairs[o] = *reinterpret_cast<const uint2*>(scales + at(o) * 2);
           }
-          float part[kTiles][kTokenTiles][kChains][4];
+          // Of a lane's sums: what zeros, or a zero of 1, take off.
+          const float* x_sums = inputs.sums + (u * S::kScaleRows + r) * S::kTokens;
+          float minus[kHalves][4];
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            const float x_sum = x_sums[kFew ? 2 * t + c % 2 : g + c / 2 * 8];
+            minus[0][c] = kFew && c > 1 ? x_sum * C::kPower1 : x_sum;
+            if constexpr (!kFew) minus[1][c] = x_sum * C::kPower1;
+          }
+          constexpr float kNothing[kHalves][4] = {};
+          const float(&begin)[kHalves][4] = *(S::kZeros ? &kNothing : &minus);
+          float part[kTiles][kHalves][4];
 #pragma unroll
           for (int q = 0; q < kSteps; ++q) {
             const int j = r * kSteps + q;
+            if (j % 4 == 0) {
+#pragma unroll
+              for (int i = 0; i < kTiles; ++i) {
+                code[i].load(codes + j / 4 * kBlockCodes + i * kTileCodes);
+              }
+            }
+            if (!kFew || j % 2 == 0) load_matrices(x, x_at + j * 32);
 #pragma unroll
             for (int i = 0; i < kTiles; ++i) {
               uint32_t a[4];
-              code[j / 4][i].step(j % 4, zero[i][0], zero[i][1], a);
+              code[i].step(j % 4, a);
 #pragma unroll
-              for (int n = 0; n < kTokenTiles; ++n) {
-                float(&d)[4] = part[i][n][q % kChains];
-                if (q < kChains) d[0] = d[1] = d[2] = d[3] = 0;
-                mma(d, a, b[n][j / 2][j % 2 * 2], b[n][j / 2][j % 2 * 2 + 1]);
+              for (int n = 0; n < kHalves; ++n) {
+                const float(&add)[4] = *(q == 0 ? &begin[n] : &part[i][n]);
+                if constexpr (kFew) {
+                  mma(part[i][n], a, x[j % 2 * 2], x[j % 2 * 2 + 1], add);
+                } else {
+                  mma(part[i][n], x, a[n], a[n + 2], add);
+                }
               }
             }
+          }
+          const uint8_t* zeros = stage + S::kCodeBytes + S::kScaleBytes + row * kStrip;
+          uint32_t zero[kXRows] = {};  // of row tiles' halves, as bytes
+          if constexpr (S::kZeros) {
+#pragma unroll
+            for (int o = 0; o < kXRows; ++o) {
+              zero[o] = *reinterpret_cast<const uint32_t*>(zeros + at(o));
+            }
+          }
+          float2 scale[kXRows][kTiles];
+          const auto set_scales = [&](bool are_bf16) {
+#pragma unroll
+            for (int o = 0; o < kXRows; ++o) {
+              scale[o][0] = w4_scales(pairs[o].x, are_bf16);
+              scale[o][1] = w4_scales(pairs[o].y, are_bf16);
+            }
+          };
+          if (w.scales_are_bf16) {
+            set_scales(true);
+          } else {
+            set_scales(false);
           }
 #pragma unroll
           for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-            for (int n = 0; n < kTokenTiles; ++n) {
+            for (int n = 0; n < kHalves; ++n) {
 #pragma unroll
               for (int c = 0; c < 4; ++c) {
-                float all = part[i][n][0][c];
-                if constexpr (kChains == 2) all += part[i][n][1][c];
-                sum[i][n][c] = fmaf(c < 2 ? scale[i].x : scale[i].y, all, sum[i][n][c]);
+                const int o = kFew ? 0 : c % 2;
+                const int half = kFew ? c / 2 : n;
+                float all = part[i][n][c];
+                if constexpr (S::kZeros) {
+                  const uint32_t byte = zero[o] >> (i * 16 + half * 8) & 0xffu;
+                  all = fmaf(static_cast<float>(byte), minus[n][c], all);
+                }
+                sum[i][n][c] = fmaf(half == 0 ? scale[o][i].x : scale[o][i].y, all, sum[i][n][c]);
               }
             }
           }
         }
-      } else {
-        barrier_wait(full, parity);
       }
+      x_at += S::kSplit * kUnit * 2;
       __syncwarp();
       if (lane == 0) barrier_arrive(bars.empty + 8 * slot);
       if (++slot == w.stages) slot = 0, parity ^= 1;
     }
     barrier_wait(bars.sums_read, (strip - place.first) % 2 ^ 1);
-    float* to = sums + mine * S::kTokens * S::kSumRow;
+    float* to = sums + mine * w.m * S::kSumRow + tile * 16;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
+      for (int n = 0; n < kHalves; ++n) {
+        const float(&v)[4] = sum[i][n];
+        if constexpr (kFew) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          to[(n * 8 + 2 * t + c % 2) * S::kSumRow + (tile + i) * 16 + c / 2 * 8 + g] = sum[i][n][c];
+          for (int c = 0; c < 4; ++c) {
+            const int token = 2 * t + c % 2;
+            if (token < w.m) {
+              to[token * S::kSumRow + i * 16 + c / 2 * 8 + g] =
+                  v[c] * (c < 2 ? C::kUndo0 : C::kUndo1);
+            }
+          }
+        } else {
+          const float undo = n == 0 ? C::kUndo0 : C::kUndo1;
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int token = g + 8 * h;
+            if (token < w.m) {
+              *reinterpret_cast<float2*>(to + token * S::kSumRow + i * 16 + n * 8 + 2 * t) =
+                  make_float2(v[2 * h] * undo, v[2 * h + 1] * undo);
+            }
+          }
         }
       }
     }
@@ -433,82 +553,90 @@ __device__ inline void write(const Work& w, int strip, int row_of_strip, int tok
   const int i = weight_of(w, strip);
   const Weight& to = w.weight[i];
   const int row = (strip - w.first_strip[i]) * kStrip + row_of_strip;
+  const int64_t at = token * to.ldy + row;
+  if (w.y_is_bf16) {
+    auto* y = static_cast<__nv_bfloat16*>(to.y) + at;
+    const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(v[0], v[1]),
+                                   __floats2bfloat162_rn(v[2], v[3])};
+    if (row + 4 <= to.n && reinterpret_cast<uintptr_t>(y) % sizeof(uint2) == 0) {
+      *reinterpret_cast<uint2*>(y) = *reinterpret_cast<const uint2*>(two);
+      return;
+    }
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    if (row + j >= to.n) return;
-    if (w.y_is_bf16) {
-      static_cast<__nv_bfloat16*>(to.y)[token * to.ldy + row + j] = __float2bfloat16_rn(v[j]);
-    } else {
-      static_cast<float*>(to.y)[token * to.ldy + row + j] = v[j];
+    for (int j = 0; j < 4; ++j) {
+      if (row + j < to.n) y[j] = j % 2 == 0 ? two[j / 2].x : two[j / 2].y;
+    }
+  } else {
+    auto* y = static_cast<float*>(to.y) + at;
+    if (row + 4 <= to.n && reinterpret_cast<uintptr_t>(y) % sizeof(float4) == 0) {
+      *reinterpret_cast<float4*>(y) = make_float4(v[0], v[1], v[2], v[3]);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (row + j < to.n) y[j] = v[j];
     }
   }
 }
 
 // Each rank finishes 64 / ranks rows of every strip: it gets the others' sums of these by
-// asynchronous stores and adds them a strip later, when they have surely come. No rank can be so
-// far ahead that it overwrites what another has not read: to send strip s + 4 it has finished s +
-// 2, for which the other had sent s + 2, after it had finished s. So kExchanges is 4.
+// asynchronous stores. No rank overwrites what another has not read: to send strip n + 2 it has
+// finished n + 1, for which the other had sent n + 1, after all its threads had read n. So two
+// exchanges are enough.
 template <class S>
 __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, const float* sums,
                        float* exchange) {
   const int thread = static_cast<int>(threadIdx.x) - S::kConsumers - 32;
-  const int rows_mine = kStrip / w.ranks;
-  const auto part_of = [&](int n, int source, int token) {
-    return exchange + ((n % kExchanges * w.ranks + source) * w.m + token) * rows_mine;
-  };
-  const auto finish = [&](int n) {
-    barrier_wait(bars.received + 8 * (n % kExchanges), n / kExchanges % 2);
-    const int quads = rows_mine / 4;
-    for (int i = thread; i < quads * w.m; i += kReducers) {
-      const int token = i / quads;
-      const int row = i % quads * 4;
-      float v[4] = {};
-      for (int source = 0; source < w.ranks; ++source) {
-        const float4 part = *reinterpret_cast<const float4*>(part_of(n, source, token) + row);
-        v[0] += part.x, v[1] += part.y, v[2] += part.z, v[3] += part.w;
-      }
-      write(w, place.first + n, place.rank * rows_mine + row, token, v);
-    }
-    __syncwarp();  // nobody sends the next strip's sums, which let others go on, before all have
-                   // read
-  };
+  const int rows_mine = kStrip >> w.log_ranks;
   const int count = place.last - place.first;
   for (int n = 0; n < count; ++n) {
+    const uint32_t received = bars.received + 8 * (n % kExchanges);
+    const auto part_of = [&](int source, int token) {
+      return exchange + ((n % kExchanges * w.ranks + source) * w.m + token) * rows_mine;
+    };
     if (w.ranks > 1 && thread == 0) {
-      barrier_expect(bars.received + 8 * (n % kExchanges), (w.ranks - 1) * w.m * rows_mine * 4);
+      barrier_expect(received, (w.ranks - 1) * w.m * rows_mine * 4);
     }
     barrier_wait(bars.summed, n % 2);
-    for (int i = thread; i < kStrip / 4 * w.m; i += kReducers) {
+    if (w.ranks > 1 && n > 0) sync_some(1, S::kReducers);
+    for (int i = thread; i < kStrip / 4 * w.m; i += S::kReducers) {
       const int token = i / (kStrip / 4);
       const int row = i % (kStrip / 4) * 4;
       float v[4] = {};
 #pragma unroll
       for (int s = 0; s < S::kSplit; ++s) {
         const float4 part =
-            *reinterpret_cast<const float4*>(sums + (s * S::kTokens + token) * S::kSumRow + row);
+            *reinterpret_cast<const float4*>(sums + (s * w.m + token) * S::kSumRow + row);
         v[0] += part.x, v[1] += part.y, v[2] += part.z, v[3] += part.w;
       }
       if (w.ranks == 1) {
         write(w, place.first + n, row, token, v);
         continue;
       }
-      const int owner = row / rows_mine;
-      float* to = part_of(n, place.rank, token) + row % rows_mine;
+      const int owner = row * w.ranks / kStrip;
+      float* to = part_of(place.rank, token) + (row & (rows_mine - 1));
       if (owner == place.rank) {
         *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
       } else {
-        send(at_rank(shared_address(to), owner),
-             at_rank(bars.received + 8 * (n % kExchanges), owner), v);
+        send(at_rank(shared_address(to), owner), at_rank(received, owner), v);
       }
     }
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(bars.sums_read);
-    if (w.ranks > 1) {
-      sync_some(1, kReducers);
-      if (n > 0) finish(n - 1);
+    if (w.ranks == 1) continue;
+    sync_some(1, S::kReducers);
+    barrier_wait(received, n / kExchanges % 2);
+    for (int i = thread; i < rows_mine / 4 * w.m; i += S::kReducers) {
+      const int token = (i << w.log_ranks) / (kStrip / 4);
+      const int row = i * 4 & (rows_mine - 1);
+      float v[4] = {};
+      for (int source = 0; source < w.ranks; ++source) {
+        const float4 part = *reinterpret_cast<const float4*>(part_of(source, token) + row);
+        v[0] += part.x, v[1] += part.y, v[2] += part.z, v[3] += part.w;
+      }
+      write(w, place.first + n, place.rank * rows_mine + row, token, v);
     }
   }
-  if (w.ranks > 1 && count > 0) finish(count - 1);
 }
 
 #endif
@@ -518,20 +646,18 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const Memory at = memory_of<S>(w.m, w.slice, w.ranks, w.stages);
   const Place place(w);
   const Barriers bars(shared_address(shared + at.barriers), w.stages);
-  auto* x = reinterpret_cast<__nv_bfloat16*>(shared + at.x);
   if (threadIdx.x == 0) {
     for (int i = 0; i < w.stages; ++i) {
       barrier_init(bars.full + 8 * i, 1);
       barrier_init(bars.empty + 8 * i, S::kWarps);
     }
     barrier_init(bars.summed, S::kWarps);
-    barrier_init(bars.sums_read, kReducers / 32);
+    barrier_init(bars.sums_read, S::kReducers / 32);
     for (int i = 0; i < kExchanges; ++i) barrier_init(bars.received + 8 * i, 1);
-    for (int i = 0; i < kSegments; ++i) barrier_init(bars.x + 8 * i, 1);
+    for (int i = 0; i < kSegments; ++i) barrier_init(bars.x + 8 * i, S::kWarps);
     barrier_inits_done();
   }
   __syncthreads();
@@ -542,25 +668,20 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   };
   let_later_grid_start();
   if (warp == S::kWarps) {
-    if (lane == 0) produce<S>(w, place, bars, shared_address(shared));
+    if (elect()) produce<S>(w, place, bars, shared_address(shared));
     __syncwarp();
     others_began();
     return;
   }
-  wait_for_earlier_grid();
-  if (warp > S::kWarps) {
-    if constexpr (!S::kXIsF32) {
-      if (warp == S::kWarps + 1) copy_x<S>(w, place, bars, shared_address(x), at.x_stride);
-    }
-    others_began();
-    reduce<S>(w, place, bars, reinterpret_cast<const float*>(shared + at.sums),
-              reinterpret_cast<float*>(shared + at.exchange));
-    return;
-  }
   others_began();
-  if constexpr (S::kXIsF32) load_x<S>(w, place, x, at.x_stride);
-  consume<S>(w, place, bars, shared, reinterpret_cast<float*>(shared + at.sums), shared_address(x),
-             at.x_stride);
+  wait_for_earlier_grid();
+  auto* sums = reinterpret_cast<float*>(shared + at.sums);
+  if (warp > S::kWarps) {
+    reduce<S>(w, place, bars, sums, reinterpret_cast<float*>(shared + at.exchange));
+  } else {
+    consume<S>(w, place, bars, shared, sums,
+               {shared + at.x, reinterpret_cast<float*>(shared + at.x_sums), at.x_stride});
+  }
 #endif
 }
 

@@ -1,37 +1,53 @@
-// Products of 17 tokens and more with codes in tiles: what is compiled, which of it is chosen, and
-// the launch (cuda_w4_wgmma_device.cuh has the kernel); and panels for a library's product.
+// The variants of cuda_w4_wgmma_device.cuh's kernel, which of them a product gets, and their
+// launch.
 #include <atomic>
 
+#include "kernels/matmul/cuda_w4_wgmma.cuh"
 #include "kernels/matmul/cuda_w4_wgmma_device.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
 
+using namespace w4;  // NOLINT
+
 using Kernel = void (*)(CUtensorMap, Work);
 
 struct Variant {
-  int rows, tokens;
-  bool on_sums;
+  W4Choice choice;
   int bits;
   int per_processor;
+  int threads;
   Kernel kernel;
   int stage_bytes;
   int sum_bytes;
-  size_t (*shared_bytes)(int stages, int scale_rows);
+  int handed_bytes;
 };
 
-template <int kTokens, int kHeights, bool kOnSums, int kBits, int kPerProcessor>
+template <int kTokens, int kStrips, int kWide, int kSlices, bool kOnSums, int kBits = 4,
+          int kPerProcessor = 1>
 constexpr Variant variant() {
-  using S = Sizes<kTokens, kHeights, kBits>;
-  return {S::kRows,       kTokens,       kOnSums,
-          kBits,          kPerProcessor, multiply<kTokens, kHeights, kOnSums, kBits, kPerProcessor>,
-          S::kStageBytes, S::kSumBytes,  S::shared_bytes};
+  using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
+  return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices},
+          kBits,
+          kPerProcessor,
+          S::kThreads,
+          multiply<S>,
+          S::kStageBytes,
+          S::kSumBytes,
+          S::kHandedBytes};
 }
 
+// Tokens, strips, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor.
 constexpr Variant kVariants[] = {
-    variant<32, 1, true, 4, 2>(),  variant<32, 1, false, 4, 2>(),  variant<64, 1, true, 4, 1>(),
-    variant<64, 1, false, 4, 2>(), variant<128, 1, false, 4, 1>(), variant<256, 1, false, 4, 1>(),
-    variant<32, 2, true, 4, 1>(),  variant<64, 2, false, 4, 1>(),  variant<128, 2, false, 4, 1>(),
+    variant<32, 2, 1, 1, true, 4, 2>(), variant<32, 2, 2, 2, true>(),
+    variant<32, 4, 2, 1, true>(),       variant<48, 4, 2, 1, true>(),
+    variant<64, 2, 1, 1, true>(),       variant<64, 2, 2, 2, true>(),
+    variant<64, 4, 2, 1, true>(),       variant<64, 4, 1, 1, false>(),
+    variant<96, 2, 1, 1, true>(),       variant<128, 2, 1, 1, true>(),
+    variant<128, 2, 1, 1, false>(),     variant<256, 2, 1, 1, false>(),
+    variant<32, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, true, 8>(),
+    variant<64, 4, 1, 1, false, 8>(),   variant<128, 2, 1, 1, true, 8>(),
+    variant<128, 2, 1, 1, false, 8>(),  variant<256, 2, 1, 1, false, 8>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -41,13 +57,16 @@ int scale_rows_of(const W4Args& args) {
 
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
-    if (v.rows == choice.rows && v.tokens == choice.tokens && v.on_sums == choice.on_sums &&
-        v.bits == args.bits) {
+    if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
+        v.choice.on_sums == choice.on_sums && v.choice.slices == choice.slices &&
+        v.choice.wide == choice.wide && v.bits == args.bits) {
       return &v;
     }
   }
   return nullptr;
 }
+
+Divisor divisor(int by) { return {(uint64_t{1} << 40) / static_cast<uint64_t>(by) + 1}; }
 
 int div_up(int a, int b) { return (a + b - 1) / b; }
 
@@ -55,12 +74,13 @@ void describe_weight(const W4Args& args, Work& w) {
   w.codes = static_cast<const uint8_t*>(args.codes);
   w.scales = static_cast<const uint8_t*>(args.scales);
   w.zeros = static_cast<const uint8_t*>(args.zeros);
+  w.has_zeros = args.zeros != nullptr;
   w.scales_are_bf16 = args.scales_are_bf16;
   w.n = args.n;
   w.blocks = div_up(args.k, kBlock);
-  w.steps = div_up(w.blocks, kStepBlocks);
   w.strips = div_up(args.n, kStrip);
   w.group = args.group;
+  w.by_group = divisor(args.group);
   w.groups = div_up(args.k, args.group);
   w.scale_rows = scale_rows_of(args);
 }
@@ -133,24 +153,84 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  return choice.split < 2 || choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks);
+  return choice.split < 2 ||
+         choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
 }
 
 size_t w4_workspace(int multiprocessors) {
   // Sums of 256 x 128 outputs a block, or of two smaller ones.
-  return kFlagBytes + static_cast<size_t>(multiprocessors) * 256 * 128 * sizeof(float);
+  return kFlagBytes +
+         static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
 }
 
-W4Choice choose_w4(const W4Args& args, int multiprocessors) {
+namespace {
+
+// Of products with scales on sums and 4 bits, up to 128 tokens. `small`: so few and short rows that
+// a product costs what its parts wait for.
+W4Choice choose_few(const W4Args& args, int multiprocessors, bool few_rows, bool small) {
+  const auto one_wave = [&](int rows, int tokens, int places) {
+    const int count = div_up(args.n, rows) * div_up(args.m, tokens);
+    return count <= places && count * 5 > places * 4;
+  };
   W4Choice c;
-  c.tokens = args.m <= 32 ? 32 : args.m <= 64 ? 64 : args.m <= 128 ? 128 : 256;
-  c.on_sums = c.tokens <= 64 && scale_rows_of(args) == 1;
-  const int tiles = div_up(args.n, c.rows) * div_up(args.m, c.tokens);
-  if (tiles * 2 <= multiprocessors) {
-    c.split = 2;
-    while (c.split < 8 && tiles * c.split * 2 <= multiprocessors) c.split *= 2;
+  c.on_sums = true;
+  c.tokens = args.m <= 32                ? 32
+             : args.m <= 48 && !few_rows ? 48
+             : args.m <= 64              ? 64
+             : small && args.m > 96      ? 64
+             : args.m <= 96              ? 96
+                                         : 128;
+  if (c.tokens >= 96) return c;
+  if (few_rows) {
+    if (small && c.tokens == 64 && args.m <= 64) return c;
+    c.wide = c.slices = 2;
+    if (small) c.split = 2;
+  } else if (c.tokens == 32 && one_wave(128, 32, 2 * multiprocessors)) {
+    c.split = 1;
+  } else {
+    c.rows = 256, c.wide = 2;
+    if (one_wave(256, c.tokens, multiprocessors)) c.split = 1;
   }
-  if (!w4_can(args, c)) c.split = 0;
+  return c;
+}
+
+}  // namespace
+
+// By sweeps over all tiles and splits on an H200 (docs/cuda-notebook.md).
+W4Choice choose_w4(const W4Args& args, int multiprocessors) {
+  const bool sums = scale_rows_of(args) == 1;
+  const bool four = args.bits == 4;
+  const auto tiles = [&](int rows, int tokens) {
+    return div_up(args.n, rows) * div_up(args.m, tokens);
+  };
+  const bool few_rows = tiles(256, args.m) * 2 < multiprocessors;
+  const bool small = few_rows && args.k <= 6144;
+  W4Choice c;
+  c.on_sums = sums;
+  if (sums && four && args.m <= 128) {
+    c = choose_few(args, multiprocessors, few_rows, small);
+  } else if (sums && args.m <= 32) {
+    c.rows = 256, c.tokens = 32;
+  } else if (args.m <= 64 && !(sums && few_rows)) {
+    c.rows = 256, c.tokens = 64;
+  } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
+    c.tokens = 128;
+    if (args.m > 128) c.split = 2;
+  } else {
+    c.tokens = 256;
+    c.on_sums = false;
+    if (tiles(128, 256) * 2 <= multiprocessors) c.split = 2;
+    if (tiles(128, 256) <= multiprocessors && tiles(128, 256) * 5 > multiprocessors * 4) {
+      c.split = 1;
+    }
+  }
+  const int count = tiles(c.rows, c.tokens);
+  if (c.split > 1) {
+    while (c.split < 8 && count * c.split * 4 <= multiprocessors) c.split *= 2;
+    while (c.split > 1 && !w4_can(args, c)) c.split /= 2;
+    // Clusters that do not fit at once take turns.
+    if (c.split < 2 || count * c.split > multiprocessors) c.split = 0;
+  }
   return c;
 }
 
@@ -160,21 +240,26 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
   CUtensorMap map;
-  if (const cudaError_t e = describe_x(args, v.tokens, map); e != cudaSuccess) return e;
+  if (const cudaError_t e = describe_x(args, v.choice.tokens, map); e != cudaSuccess) return e;
 
   Work w{};
   describe_weight(args, w);
   w.m = args.m;
-  w.scale_at_end = w.groups == 1 && !v.on_sums;
+  w.steps = div_up(w.blocks, kStepBlocks * choice.slices);
+  w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;
   w.y_is_bf16 = args.y_is_bf16;
+  w.y_in_quads =
+      args.n % 4 == 0 && args.ldy % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.y_in_pairs =
       args.n % 2 == 0 && args.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(args.y) % 4 == 0;
   w.flags = static_cast<uint32_t*>(args.workspace);
   w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
-  w.token_tiles = div_up(args.m, v.tokens);
-  w.tiles = div_up(args.n, v.rows) * w.token_tiles;
+  w.token_tiles = div_up(args.m, v.choice.tokens);
+  w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
+
+  w.by_token_tiles = divisor(w.token_tiles);
 
   int blocks = 0;
   if (choice.split > 1) {
@@ -191,18 +276,24 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
     }
   }
 
-  const int most = (c.shared + 1024) / v.per_processor - 1024;
+  w.by_split = divisor(w.split);
+  w.by_steps = divisor(w.steps);
+  w.run = w.shared_tiles * w.steps / blocks;
+  w.longer = w.shared_tiles * w.steps % blocks;
+
+  const int handed = w.split > 1 ? 0 : v.handed_bytes;
+  const int most = (c.shared + 1024) / v.per_processor - 1024 - handed;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
-  while (w.stages > 1 && static_cast<int>(v.shared_bytes(w.stages, w.scale_rows)) > most)
-    --w.stages;
-  if (choice.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
+  while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
+  w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
+  if (w.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
     w.stages = div_up(v.sum_bytes, v.stage_bytes);
   }
 
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kBlockThreads);
-  config.dynamicSmemBytes = v.shared_bytes(w.stages, w.scale_rows);
+  config.blockDim = dim3(static_cast<unsigned>(v.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + handed);
   config.stream = args.stream;
   cudaLaunchAttribute attribute[2];
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -213,87 +304,6 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   config.attrs = attribute;
   config.numAttrs = w.split > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
-}
-
-// ---- the panel
-// -----------------------------------------------------------------------------------------------------
-
-namespace {
-
-// A warp makes 16 rows x 64 inputs. A lane has pairs of inputs of two rows; the four lanes of a row
-// trade so that each has eight neighbours.
-template <int kBits>
-__global__ void __launch_bounds__(256)
-    make_panel(Work w, int first_strip, int strips, int rows, __nv_bfloat16* panel, int64_t ldp) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int g = lane / 4;
-  const int t = lane % 4;
-  const int64_t count = int64_t{strips} * w.blocks * 4;
-  const int64_t warps = int64_t{gridDim.x} * (blockDim.x / 32);
-  for (int64_t i = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32; i < count;
-       i += warps) {
-    const int tile = static_cast<int>(i % 4);
-    const int block = static_cast<int>(i / 4 % w.blocks);
-    const int strip = static_cast<int>(i / 4 / w.blocks);
-    const int64_t of_strip = first_strip + strip;
-    const auto* from = reinterpret_cast<const uint4*>(
-        w.codes + ((of_strip * w.blocks + block) * 4 + tile) * (kStrip * kBlock * kBits / 32) +
-        lane * (kBits * 4));
-    uint32_t codes[kBits];
-#pragma unroll
-    for (int q = 0; q < kBits / 4; ++q) {
-      const uint4 v = __ldcs(from + q);
-      codes[4 * q] = v.x, codes[4 * q + 1] = v.y, codes[4 * q + 2] = v.z, codes[4 * q + 3] = v.w;
-    }
-    uint32_t pair[2][8];  // [row g or g + 8][eight inputs 8 h]: inputs 8 h + 2 t, 8 h + 2 t + 1
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      Grid grid;
-      const int group = min((block * kBlock + j / 2 * (kBlock / 2)) / w.group, w.groups - 1);
-      const int64_t at = (of_strip * w.groups + group) * kStrip + g * 8 + tile * 2;
-      bf16_scales_of(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at), w.scales_are_bf16,
-                     grid.scale);
-      grid.zero[0] = grid.zero[1] = kBf16Magic | 0x00080008u;
-      if (w.zeros != nullptr)
-        zeros_of<kBits>(*reinterpret_cast<const uint16_t*>(w.zeros + at), grid.zero);
-      uint32_t a[4];
-      fragment<kBits, true>(codes, j, grid, w.zeros != nullptr, a);
-      pair[0][2 * j] = a[0], pair[1][2 * j] = a[1];
-      pair[0][2 * j + 1] = a[2], pair[1][2 * j + 1] = a[3];
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = strip * kStrip + tile * 16 + r * 8 + g;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // A transposed square of 4 x 4: lane t ends with what the four lanes have of inputs 8 (4
-        // half + t).
-        uint32_t v[4];
-#pragma unroll
-        for (int h = 0; h < 4; ++h) v[h] = pair[r][4 * half + h];
-        trade(v, t);
-        if (row < rows) {
-          *reinterpret_cast<uint4*>(panel + row * ldp + block * kBlock + (4 * half + t) * 8) =
-              make_uint4(v[0], v[1], v[2], v[3]);
-        }
-      }
-    }
-  }
-#endif
-}
-
-}  // namespace
-
-cudaError_t launch_w4_panel(const W4Args& args, int first, int rows, __nv_bfloat16* panel,
-                            int64_t ldp) {
-  Work w{};
-  describe_weight(args, w);
-  const int strips = div_up(rows, kStrip);
-  const int64_t warps = int64_t{strips} * w.blocks * 4;
-  const auto blocks = static_cast<unsigned>(min((warps + 7) / 8, int64_t{132 * 32}));
-  make_panel<4><<<blocks, 256, 0, args.stream>>>(w, first / kStrip, strips, rows, panel, ldp);
-  return cudaGetLastError();
 }
 
 }  // namespace nibble::kernels::cuda

@@ -11,10 +11,10 @@ namespace {
 constexpr int kMostThreads = 1024;
 constexpr int kMostVectors = 4;  // of a thread
 
+template <class Y>
 __global__ void __launch_bounds__(kMostThreads)
     rms_norm_vectors(const float* weight, int64_t n, float eps, int add_one, const float* delta,
-                     int64_t ldd, float* residual, const float* x, int64_t ldx, float* y,
-                     int64_t ldy) {
+                     int64_t ldd, float* residual, const float* x, int64_t ldx, Y* y, int64_t ldy) {
   const int64_t row = blockIdx.x;
   const int64_t first = int64_t{threadIdx.x} * 4;
   const int64_t step = int64_t{blockDim.x} * 4;
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int i = 0; i < kMostVectors; ++i) {
     const int64_t at = first + i * step;
     if (at >= n) continue;
-    *reinterpret_cast<float4*>(y + row * ldy + at) = {
-        v[i].x * factor * (w[i].x + one), v[i].y * factor * (w[i].y + one),
-        v[i].z * factor * (w[i].z + one), v[i].w * factor * (w[i].w + one)};
+    put_4({v[i].x * factor * (w[i].x + one), v[i].y * factor * (w[i].y + one),
+           v[i].z * factor * (w[i].z + one), v[i].w * factor * (w[i].w + one)},
+          y + row * ldy + at);
   }
 }
 
@@ -73,9 +73,10 @@ int threads_for(int64_t n) {
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
+template <class Y>
 __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add_one,
                               const float* delta, int64_t ldd, float* residual, const float* x,
-                              int64_t ldx, float* y, int64_t ldy) {
+                              int64_t ldx, Y* y, int64_t ldy) {
   wait_for_previous();
   let_next_start();
   const int64_t row = blockIdx.x;
@@ -93,16 +94,17 @@ __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add
   const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {  // each thread its own elements again
     const float stored = weight != nullptr ? weight[i] : (add_one != 0 ? 0.0f : 1.0f);
-    y[row * ldy + i] = from[i] * factor * (add_one != 0 ? 1.0f + stored : stored);
+    put(from[i] * factor * (add_one != 0 ? 1.0f + stored : stored), y + row * ldy + i);
   }
 }
 
+template <class Y>
 __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t n, float eps,
-                                const float* x, int64_t ldx, float* y, int64_t ldy) {
+                                const float* x, int64_t ldx, Y* y, int64_t ldy) {
   wait_for_previous();
   let_next_start();
   const float* from = x + blockIdx.x * ldx;
-  float* to = y + blockIdx.x * ldy;
+  Y* to = y + blockIdx.x * ldy;
   float sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += from[i];
   const float mean = over_block<Sum>(sum) / static_cast<float>(n);
@@ -117,7 +119,7 @@ __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t 
     float v = (from[i] - mean) * factor;
     if (weight != nullptr) v *= weight[i];
     if (bias != nullptr) v += bias[i];
-    to[i] = v;
+    put(v, to + i);
   }
 }
 
@@ -125,22 +127,25 @@ __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t 
 
 void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float eps, int add_one,
               const float* delta, int64_t ldd, float* residual, const float* x, int64_t ldx,
-              float* y, int64_t ldy, int64_t m) {
+              void* y, int64_t ldy, int y_is_bf16, int64_t m) {
   const bool whole = n % 4 == 0 && ldd % 4 == 0 && ldx % 4 == 0 && ldy % 4 == 0 &&
-                     aligned(weight) && aligned(delta) && aligned(x) && aligned(y);
+                     aligned(weight) && aligned(delta) && aligned(x) && aligned(y) &&
+                     n <= int64_t{4} * kMostThreads * kMostVectors;
   const dim3 grid(static_cast<unsigned>(m));
-  if (whole && n <= int64_t{4} * kMostThreads * kMostVectors) {
-    return start(context, "rms_norm", rms_norm_vectors, grid, threads_for(n), 0, weight, n, eps,
-                 add_one, delta, ldd, residual, x, ldx, y, ldy);
-  }
-  start(context, "rms_norm", rms_norm_rows, grid, kThreads, 0, weight, n, eps, add_one, delta, ldd,
-        residual, x, ldx, y, ldy);
+  with_held(y, y_is_bf16, [&]<class Y>(Y* to) {
+    start(context, "rms_norm", whole ? rms_norm_vectors<Y> : rms_norm_rows<Y>, grid,
+          whole ? threads_for(n) : kThreads, 0, weight, n, eps, add_one, delta, ldd, residual, x,
+          ldx, to, ldy);
+  });
 }
 
 void layer_norm(NibbleCudaContext* context, const float* weight, const float* bias, int64_t n,
-                float eps, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m) {
-  start(context, "layer_norm", layer_norm_rows, dim3(static_cast<unsigned>(m)), kThreads, 0, weight,
-        bias, n, eps, x, ldx, y, ldy);
+                float eps, const float* x, int64_t ldx, void* y, int64_t ldy, int y_is_bf16,
+                int64_t m) {
+  with_held(y, y_is_bf16, [&]<class Y>(Y* to) {
+    start(context, "layer_norm", layer_norm_rows<Y>, dim3(static_cast<unsigned>(m)), kThreads, 0,
+          weight, bias, n, eps, x, ldx, to, ldy);
+  });
 }
 
 }  // namespace nibble::kernels::cuda

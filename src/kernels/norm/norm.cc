@@ -22,34 +22,39 @@ void for_rows(device::Stream& stream, int64_t m, int64_t n, const Row& row) {
 }  // namespace
 
 void rms_norm(device::Stream& stream, const Ops& ops, const RmsNorm& norm, const float* x,
-              int64_t ldx, float* y, int64_t ldy, int64_t m) {
+              int64_t ldx, Rows y, int64_t ldy, int64_t m) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
     return cuda->kernels().rms_norm(cuda->context(), norm.weight, norm.n, norm.eps, norm.add_one,
-                                    nullptr, 0, nullptr, x, ldx, y, ldy, m);
+                                    nullptr, 0, nullptr, x, ldx, y.data, ldy, y.held == Held::kBf16,
+                                    m);
   }
+  float* to = y.f32();
   for_rows(stream, m, norm.n,
-           [&](int64_t i) { ops.norm->rms_norm(norm, x + i * ldx, y + i * ldy); });
+           [&](int64_t i) { ops.norm->rms_norm(norm, x + i * ldx, to + i * ldy); });
 }
 
 void add_rms_norm(device::Stream& stream, const Ops& ops, const RmsNorm& norm, const float* delta,
-                  int64_t ldd, float* residual, int64_t ldr, float* y, int64_t ldy, int64_t m) {
+                  int64_t ldd, float* residual, int64_t ldr, Rows y, int64_t ldy, int64_t m) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
     return cuda->kernels().rms_norm(cuda->context(), norm.weight, norm.n, norm.eps, norm.add_one,
-                                    delta, ldd, residual, residual, ldr, y, ldy, m);
+                                    delta, ldd, residual, residual, ldr, y.data, ldy,
+                                    y.held == Held::kBf16, m);
   }
+  float* to = y.f32();
   for_rows(stream, m, norm.n, [&](int64_t i) {
-    ops.norm->add_rms_norm(norm, delta + i * ldd, residual + i * ldr, y + i * ldy);
+    ops.norm->add_rms_norm(norm, delta + i * ldd, residual + i * ldr, to + i * ldy);
   });
 }
 
 void layer_norm(device::Stream& stream, const Ops& ops, const LayerNorm& norm, const float* x,
-                int64_t ldx, float* y, int64_t ldy, int64_t m) {
+                int64_t ldx, Rows y, int64_t ldy, int64_t m) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
     return cuda->kernels().layer_norm(cuda->context(), norm.weight, norm.bias, norm.n, norm.eps, x,
-                                      ldx, y, ldy, m);
+                                      ldx, y.data, ldy, y.held == Held::kBf16, m);
   }
+  float* to = y.f32();
   for_rows(stream, m, norm.n,
-           [&](int64_t i) { ops.norm->layer_norm(norm, x + i * ldx, y + i * ldy); });
+           [&](int64_t i) { ops.norm->layer_norm(norm, x + i * ldx, to + i * ldy); });
 }
 
 }  // namespace nibble::kernels

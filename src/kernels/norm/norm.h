@@ -11,6 +11,7 @@
 
 #include "device/stream.h"
 #include "kernels/ops.h"
+#include "kernels/rows.h"
 
 namespace nibble::kernels {
 
@@ -21,14 +22,14 @@ struct RmsNorm {
   bool add_one = false;  // the stored weight is w - 1
 };
 
-// x and y are (m, n) with row strides in elements; y may be x.
+// x and y are (m, n) with row strides in elements; y may be x, if it is f32.
 void rms_norm(device::Stream& stream, const Ops& ops, const RmsNorm& norm, const float* x,
-              int64_t ldx, float* y, int64_t ldy, int64_t m);
+              int64_t ldx, Rows y, int64_t ldy, int64_t m);
 
 // residual += delta, then y = RMSNorm(residual), in one pass over the row. Also used on single
 // heads (q_norm, k_norm): m is then tokens * heads.
 void add_rms_norm(device::Stream& stream, const Ops& ops, const RmsNorm& norm, const float* delta,
-                  int64_t ldd, float* residual, int64_t ldr, float* y, int64_t ldy, int64_t m);
+                  int64_t ldd, float* residual, int64_t ldr, Rows y, int64_t ldy, int64_t m);
 
 struct LayerNorm {
   const float* weight = nullptr;  // (n); null: ones
@@ -38,7 +39,7 @@ struct LayerNorm {
 };
 
 void layer_norm(device::Stream& stream, const Ops& ops, const LayerNorm& norm, const float* x,
-                int64_t ldx, float* y, int64_t ldy, int64_t m);
+                int64_t ldx, Rows y, int64_t ldy, int64_t m);
 
 // The functions of one ISA, over one row.
 struct NormOps {

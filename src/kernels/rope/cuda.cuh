@@ -28,28 +28,28 @@ __device__ inline float turned(const CudaStep& step, int64_t token, const float*
   return second ? fmaf(u, a.y, v * a.x) : fmaf(-v, a.y, u * a.x);
 }
 
-// Elements d to d + 3 of a head of the step's first token; d is a multiple of 4, x is aligned.
-__device__ inline float4 turned_4(const CudaStep& step, const float* x, int d) {
+// Elements d to d + 3 of a head of a token; d is a multiple of 4, x is aligned.
+__device__ inline float4 turned_4(const CudaStep& step, int64_t token, const float* x, int d) {
   const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
   const int rotary = static_cast<int>(step.rotary_dim);
   const int half = rotary / 2;
   const float4 own = four(x + d);
   if (d >= rotary) return own;
   if (rotary % 8 != 0) {
-    return {turned(step, 0, x, d), turned(step, 0, x, d + 1), turned(step, 0, x, d + 2),
-            turned(step, 0, x, d + 3)};
+    return {turned(step, token, x, d), turned(step, token, x, d + 1), turned(step, token, x, d + 2),
+            turned(step, token, x, d + 3)};
   }
   if (step.neighbours != 0) {
-    const float4 c = four(step.cos + d);
-    const float4 s = four(step.sin + d);  // -s, +s
+    const float4 c = four(step.cos + token * rotary + d);
+    const float4 s = four(step.sin + token * rotary + d);  // -s, +s
     return {fmaf(own.y, s.x, own.x * c.x), fmaf(own.x, s.y, own.y * c.y),
             fmaf(own.w, s.z, own.z * c.z), fmaf(own.z, s.w, own.w * c.w)};
   }
   const bool second = d >= half;
   const int pair = second ? d - half : d;
   const float4 other = four(x + (second ? pair : pair + half));
-  const float4 c = four(step.cos + pair);
-  const float4 s = four(step.sin + pair);
+  const float4 c = four(step.cos + token * half + pair);
+  const float4 s = four(step.sin + token * half + pair);
   const float sign = second ? 1.0f : -1.0f;
   return {fmaf(sign * other.x, s.x, own.x * c.x), fmaf(sign * other.y, s.y, own.y * c.y),
           fmaf(sign * other.z, s.z, own.z * c.z), fmaf(sign * other.w, s.w, own.w * c.w)};

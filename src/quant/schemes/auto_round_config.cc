@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "quant/keys.h"
@@ -15,7 +17,7 @@ using base::Json;
 constexpr std::string_view kKnown =
     "quant_method bits group_size sym data_type packing_format backend extra_config act_bits "
     "act_dynamic act_sym act_data_type act_group_size activation_scheme weight_block_size fmt "
-    "rotation_config block_name_to_quantize to_quant_block_names modules_to_not_convert";
+    "block_name_to_quantize to_quant_block_names modules_to_not_convert";
 // How the weights were found.
 constexpr std::string_view kHarmless =
     "quant_block_list autoround_version iters lr minmax_lr enable_minmax_tuning "
@@ -23,7 +25,13 @@ constexpr std::string_view kHarmless =
     "low_gpu_mem_usage low_cpu_mem_usage seqlen nsamples batch_size train_bs gradient_accumulate_"
     "steps amp dataset enable_norm_bias_tuning not_use_best_mse super_bits super_group_size "
     "regex_config enable_alg_ext static_kv_dtype static_attention_dtype quant_lm_head lm_head "
-    "use_quant_input scale_calculation_mode multimodal quant_nontext_module";
+    "use_quant_input scale_calculation_mode multimodal quant_nontext_module model_free "
+    "supported_types rotation_config hadamard_config spinquant_config";
+
+// Words of labels, layouts and backends: at least one stands in each ("auto_round:gptq:exllamav2").
+constexpr std::string_view kLabels[] = {"auto",   "round", "gptq", "awq",     "exllama", "triton",
+                                        "marlin", "fp",    "llm",  "ipex",    "itrex",   "hpu",
+                                        "cuda",   "cpu",   "gpu",  "bitblas", "torch"};
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -35,6 +43,13 @@ Result<void> read_packing(const Json& dictionary, Config& config) {
   if (label.empty()) {
     NIBBLE_ASSIGN(label, dictionary.get_string_or("backend", "auto"));
     key = "backend";
+  }
+  if (std::none_of(std::begin(kLabels), std::end(kLabels),
+                   [&](std::string_view word) { return contains(label, word); })) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: {} is \"{}\", which is not known: it decides how zero points are "
+                            "stored",
+                            dictionary.where(), key, label));
   }
   GptqLayout& ints = config.general.ints;
   const bool own = contains(label, "auto_round") || contains(label, "autoround");
@@ -113,13 +128,6 @@ Result<void> read_blocks(const Json& dictionary, Config& config) {
 Result<Config> read_config(const Json& dictionary) {
   Config config;
   check_keys(dictionary, kKnown, kHarmless, config.warnings);
-  if (const Json* rotation = dictionary.find_set("rotation_config");
-      rotation != nullptr && rotation->dump() != "{}") {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{}: rotation_config is given: the inputs of its layers are to be "
-                            "rotated, which is not done yet",
-                            dictionary.where()));
-  }
   NIBBLE_TRY(read_packing(dictionary, config));
   NIBBLE_ASSIGN(config.general, read_params(dictionary, config.general));
   NIBBLE_TRY(read_extra(dictionary, config));

@@ -7,11 +7,16 @@
 //   marlin                           the order of one GPU kernel: not read
 //
 // The shapes tell the layouts apart, whatever `version` says.
+//
+// Quark writes such folders too and names its `pack_method`: "reorder" is AutoAWQ's order, "order"
+// leaves eight outputs in their own. With zero_point false its codes are two's complement and the
+// zero points all 0, where AutoAWQ's codes stay unsigned.
 #include <fmt/format.h>
 
 #include "quant/awq_layout.h"
 #include "quant/keys.h"
 #include "quant/scheme.h"
+#include "quant/schemes/quark_ints.h"
 #include "quant/stored.h"
 
 namespace nibble::quant {
@@ -20,10 +25,10 @@ namespace {
 // lm_head is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
     "bits w_bit group_size q_group_size zero_point version format checkpoint_format method "
-    "quant_method pack_dtype modules_to_not_convert lm_head";
+    "quant_method pack_dtype modules_to_not_convert lm_head pack_method";
 // How the weights were found, or how another engine should run them.
 constexpr std::string_view kHarmless =
-    "backend do_fuse fuse_max_seq_len modules_to_fuse exllama_config meta desc_act sym "
+    "export backend do_fuse fuse_max_seq_len modules_to_fuse exllama_config meta desc_act sym "
     "damp_percent "
     "true_sequential model_name_or_path use_cuda_fp16 "
     // auto-round, writing in this format
@@ -46,6 +51,9 @@ class AwqConfig : public QuantizationConfig {
       return unquantized_method(layer, tensors);
     }
     NIBBLE_TRY(check_layout(layer, tensors));
+    if (as_quark_packs_ && find_tensor(tensors, layer.module, "scales") != nullptr) {
+      return quark_ints_method(layer, tensors, *as_quark_packs_, {});
+    }
     int64_t group = group_;
     const tensor::TensorInfo* scales = find_tensor(tensors, layer.module, "scales");
     if (lost_ && is_awq_gemv(layer, tensors)) {
@@ -81,7 +89,17 @@ class AwqConfig : public QuantizationConfig {
     const bool old_group = dictionary.find_set("group_size") == nullptr;
     NIBBLE_ASSIGN(group_, group_size_key(dictionary, old_group ? "q_group_size" : "group_size"));
     NIBBLE_ASSIGN(const bool zero_point, bool_key_or(dictionary, "zero_point", true));
-    if (!zero_point) {
+    NIBBLE_ASSIGN(const std::string pack_method,
+                  choice_key(dictionary, "pack_method", {"reorder", "order"}));
+    if (dictionary.find_set("pack_method") != nullptr && (pack_method == "order" || !zero_point)) {
+      as_quark_packs_ = QuarkInts{.reordered = pack_method == "reorder",
+                                  .symmetric = !zero_point,
+                                  .is_signed = !zero_point,
+                                  .scheme = "awq",
+                                  .weight = "qweight",
+                                  .scale = "scales",
+                                  .zero = "qzeros"};
+    } else if (!zero_point) {
       notes.push_back(
           fmt::format("{}: zero_point is false; the stored zero points are used", where));
     }
@@ -116,6 +134,7 @@ class AwqConfig : public QuantizationConfig {
   }
 
   bool lost_ = false;  // there is no dictionary
+  std::optional<QuarkInts> as_quark_packs_;
   int64_t group_ = 0;
   NameMatcher not_converted_;
 };

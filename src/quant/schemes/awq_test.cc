@@ -92,6 +92,62 @@ TEST(awq, every_group_size_is_decoded_as_it_was_encoded) {
   }
 }
 
+// Quark's folders for AutoAWQ's loaders: eight outputs a word in the order of `pack_method`.
+TestCheckpoint quarks(const Encoder& e, bool reordered) {
+  TestCheckpoint out = e.checkpoint();
+  if (reordered) return out;
+  const auto in_order = [](const std::vector<uint32_t>& values) {
+    std::vector<uint32_t> words(values.size() / 8);
+    for (size_t i = 0; i < values.size(); ++i) words[i / 8] |= values[i] << 4 * (i % 8);
+    return words;
+  };
+  out.add(kModule + ".qweight", DType::kS32, {e.k, e.n / 8}, in_order(e.code));
+  out.add(kModule + ".qzeros", DType::kS32, {e.groups(), e.n / 8}, in_order(e.zero));
+  return out;
+}
+
+std::string quarks_config(const Encoder& e, const char* zero_point, const char* pack_method) {
+  return fmt::format(R"({{"quant_method": "awq", "bits": 4, "group_size": {}, "version": "gemm",
+                          "zero_point": {}, "pack_method": "{}",
+                          "export": {{"pack_method": "{}"}}}})",
+                     e.group, zero_point, pack_method, pack_method);
+}
+
+TEST(awq, quarks_pack_method_says_the_order_of_its_words) {
+  const Encoder e = small();
+  for (const bool reordered : {true, false}) {
+    const auto weight = load_layer(
+        quarks(e, reordered), quarks_config(e, "true", reordered ? "reorder" : "order"), e.layer());
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(dequantize(*weight), e.expected()) << reordered;
+  }
+  EXPECT_EQ(
+      message(load_layer(e.checkpoint(), quarks_config(e, "true", "other"), e.layer())),
+      "config.json: quantization_config: pack_method is \"other\"; known are: reorder, order");
+}
+
+TEST(awq, quarks_codes_without_zero_points_are_signed) {
+  Encoder e = small();
+  std::fill(e.zero.begin(), e.zero.end(), 0u);
+  std::vector<float> expected;
+  for (int64_t j = 0; j < e.n; ++j) {
+    for (int64_t i = 0; i < e.k; ++i) {
+      const int code = static_cast<int>(e.code[static_cast<size_t>(i * e.n + j)]);
+      expected.push_back(static_cast<float>(code < 8 ? code : code - 16) *
+                         e.scale[static_cast<size_t>(i / e.group * e.n + j)]);
+    }
+  }
+  for (const bool reordered : {true, false}) {
+    const std::string config = quarks_config(e, "false", reordered ? "reorder" : "order");
+    const auto weight = load_layer(quarks(e, reordered), config, e.layer());
+    ASSERT_TRUE(weight) << message(weight);
+    EXPECT_EQ(dequantize(*weight), expected) << reordered;
+  }
+  e.zero[3] = 2;
+  EXPECT_EQ(message(load_layer(quarks(e, true), quarks_config(e, "false", "reorder"), e.layer())),
+            "qzeros: number 3 is 2, but symmetric is true, which means 0");
+}
+
 // Rows of codes along K, of zero points and scales along the groups, padded to `width` words.
 TestCheckpoint gemv(const Encoder& e, int64_t width) {
   const int64_t g = e.groups();

@@ -21,7 +21,7 @@ constexpr std::string_view kKnown =
 // How far the tool got, and what it measured.
 constexpr std::string_view kHarmless =
     "quantization_status global_compression_ratio moe_sparsity_config run_compressed "
-    "packed_modules_mapping linear_fp8_config dequantize";
+    "packed_modules_mapping linear_fp8_config dequantize provider";
 constexpr std::string_view kGroupKeys =
     "targets weights input_activations output_activations format";
 
@@ -91,6 +91,10 @@ Result<void> read_groups(const Json& dictionary, Config& config) {
     NIBBLE_TRY(check_format(value));
     NIBBLE_ASSIGN(Group group, read_group(value, name, config));
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(value, "targets"));
+    if (groups.size() > 1 && value.find_set("targets") == nullptr) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{}: targets is missing, and it is not the only group", group.where));
+    }
     if (!group.weights) {
       config.notes.push_back(fmt::format(
           "{}: quantizes no weights: nothing of it is applied to a layer", group.where));

@@ -90,7 +90,8 @@ constexpr std::string_view kKnown =
     "quant_method activation_scheme weight_block_size ignored_layers modules_to_not_convert "
     "scale_fmt fmt store_dtype expert_dtype modules_to_convert kv_cache_scheme";
 constexpr std::string_view kHarmless =
-    "dequantize kv_cache_quant_method packed_modules_mapping meta";
+    "dequantize kv_cache_quant_method packed_modules_mapping meta kv_cache_quant_targets "
+    "kv_cache_quant_layers ignore_patterns export";
 
 class Fp8Config : public ScaledCodesConfig {
  public:

@@ -15,7 +15,7 @@ namespace {
 // lm_head is known and not asked: the stored tensors say it.
 constexpr std::string_view kKnown =
     "bits group_size desc_act sym dynamic modules_in_block_to_quantize checkpoint_format format "
-    "method quant_method pack_dtype is_marlin_format lm_head";
+    "method quant_method pack_dtype is_marlin_format lm_head activation";
 // How the weights were found, or how another engine should run them.
 constexpr std::string_view kHarmless =
     "meta damp_percent damp_auto_increment static_groups true_sequential mse act_group_aware "
@@ -25,7 +25,8 @@ constexpr std::string_view kHarmless =
     // auto-round, writing in this format
     "autoround_version data_type enable_quanted_input provider to_quant_block_names iters lr "
     "nsamples "
-    "minmax_lr seqlen low_gpu_mem_usage enable_minmax_tuning scale_dtype gradient_accumulate_steps";
+    "minmax_lr seqlen low_gpu_mem_usage enable_minmax_tuning scale_dtype gradient_accumulate_steps "
+    "amp model_name rotation offload_to_disk pack_impl";
 
 Result<GptqLayout> read_params(const base::Json& from, GptqLayout p) {
   NIBBLE_ASSIGN(p.bits, int_key_or(from, "bits", p.bits));
@@ -86,6 +87,12 @@ class GptqConfig : public QuantizationConfig {
       notes.push_back(
           fmt::format("{}: {} is not given: taken as {}; the weights are checked for it",
                       dictionary.where(), key, key[0] == 's'));
+    }
+    if (const base::Json* activation = dictionary.find_set("activation")) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}: activation is {}: GPTQ layers are read with float activations "
+                              "only",
+                              dictionary.where(), activation->dump().substr(0, 60)));
     }
     NIBBLE_TRY(read_layout(dictionary));
     NIBBLE_TRY(read_dynamic(dictionary));

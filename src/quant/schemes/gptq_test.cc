@@ -118,6 +118,15 @@ std::string error_of(const TestCheckpoint& checkpoint, const std::string& config
   return message(load_layer(checkpoint, config, layer));
 }
 
+TEST(gptq, activations_that_are_to_be_quantized_are_refused) {
+  EXPECT_EQ(message(parse_config({}, R"({"quant_method": "gptq", "bits": 4, "group_size": 32,
+                                         "activation": "w4afp8"})")),
+            "config.json: quantization_config: activation is \"w4afp8\": GPTQ layers are read with "
+            "float activations only");
+  EXPECT_TRUE(parse_config({}, R"({"quant_method": "gptq", "bits": 4, "group_size": 32,
+                                   "activation": null, "rotation": null})"));
+}
+
 TEST(gptq, a_lost_config_is_read_from_the_shapes_when_asked) {
   for (const auto& [act_order, sym, v2] : {std::array{false, false, false},
                                            {true, false, false},

@@ -31,24 +31,23 @@ class QuarkIntsMethod : public LinearMethod {
       : l_(layout), activation_(activation) {
     const int64_t n = layer.n, k = layer.k, unit = l_.packed ? 8 : 1;
     const DType type = l_.packed ? DType::kS32 : DType::kS8;
-    const std::string scale = l_.two_levels ? "weight_scale_2" : "weight_scale";
-    scale_type_ = l_.two_levels ? DType::kF32
-                                : scale_type(find_tensor(tensors, layer.module, "weight_scale"));
+    const std::string weight(l_.ints.weight), zero(l_.ints.zero);
+    const std::string scale = l_.two_levels ? "weight_scale_2" : std::string(l_.ints.scale);
+    scale_type_ =
+        l_.two_levels ? DType::kF32 : scale_type(find_tensor(tensors, layer.module, scale));
     if (l_.group > 0) {
       const int64_t g = k / l_.group;
-      specs_ = {wanted(Slot::kWeight, "weight", {type}, {k, n / unit}, {1, unit}, {0}),
+      specs_ = {wanted(Slot::kWeight, weight, {type}, {k, n / unit}, {1, unit}, {0}),
                 wanted(Slot::kScale, scale, kFloats, {g, n}, {1}, {0, l_.group}),
-                wanted(Slot::kZero, "weight_zero_point", {type}, {g, n / unit}, {1, unit},
-                       {0, l_.group})};
+                wanted(Slot::kZero, zero, {type}, {g, n / unit}, {1, unit}, {0, l_.group})};
     } else {
       const tensor::Shape of_scale = l_.per_tensor ? tensor::Shape{} : tensor::Shape{n};
       const tensor::Shape of_zero = l_.per_tensor ? tensor::Shape{} : tensor::Shape{n / unit};
       const ShardAxis one = l_.per_tensor ? ShardAxis{} : ShardAxis{0};
       const ShardAxis units = l_.per_tensor ? ShardAxis{} : ShardAxis{0, unit};
-      specs_ = {
-          wanted(Slot::kWeight, "weight", {type}, {n, k / unit}, {0}, {1, unit}),
-          wanted(Slot::kScale, scale, kFloats, of_scale, one, {}),
-          wanted(Slot::kZero, "weight_zero_point", {DType::kS32, DType::kS8}, of_zero, units, {})};
+      specs_ = {wanted(Slot::kWeight, weight, {type}, {n, k / unit}, {0}, {1, unit}),
+                wanted(Slot::kScale, scale, kFloats, of_scale, one, {}),
+                wanted(Slot::kZero, zero, {DType::kS32, DType::kS8}, of_zero, units, {})};
     }
     if (l_.ints.symmetric) {
       specs_[2] = optional_tensor(specs_[2], "no zero points: symmetric");
@@ -60,7 +59,7 @@ class QuarkIntsMethod : public LinearMethod {
     add_bias(layer, tensors, specs_);
   }
 
-  std::string_view scheme() const override { return "quark"; }
+  std::string_view scheme() const override { return l_.ints.scheme; }
 
   tensor::WeightFormat weight_format() const override {
     tensor::WeightFormat format;
@@ -149,17 +148,16 @@ class QuarkIntsMethod : public LinearMethod {
                           tensor::QuantizedWeight& out) const {
     if (raw.get(Slot::kZero) == nullptr && l_.ints.symmetric) return {};
     const int64_t unit = l_.packed ? 8 : 1, count = l_.per_tensor ? 1 : g * n;
-    NIBBLE_ASSIGN(const TensorView* view, need_count(raw, Slot::kZero, "weight_zero_point",
-                                                     l_.per_tensor ? 1 : g * n / unit));
+    NIBBLE_ASSIGN(const TensorView* view,
+                  need_count(raw, Slot::kZero, l_.ints.zero, l_.per_tensor ? 1 : g * n / unit));
     std::vector<float> zero(static_cast<size_t>(g * n));
     for (size_t i = 0; i < zero.size(); ++i) {
       const int z =
           code_in(*view, count == 1 ? 0 : static_cast<int64_t>(i), l_.packed && !l_.per_tensor);
       if (l_.ints.symmetric && z != 0) {
         return fail(ErrorCode::kCorrupt,
-                    fmt::format("weight_zero_point: number {} is {}, but symmetric is true, which "
-                                "means 0",
-                                i, z));
+                    fmt::format("{}: number {} is {}, but symmetric is true, which means 0",
+                                l_.ints.zero, i, z));
       }
       zero[i] = static_cast<float>(z + up());
     }
@@ -172,7 +170,7 @@ class QuarkIntsMethod : public LinearMethod {
     const int64_t rows = turned ? out.k : out.n, columns = turned ? out.n : out.k;
     const int64_t unit = l_.packed ? 8 : 1;
     NIBBLE_ASSIGN(const TensorView* view,
-                  need(raw, Slot::kWeight, "weight", {rows, columns / unit}));
+                  need(raw, Slot::kWeight, l_.ints.weight, {rows, columns / unit}));
     NIBBLE_ASSIGN(out.code_owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * out.k)));
     const auto code = out.code_owner.as<uint8_t>();
     for (int64_t row = 0; row < rows; ++row) {
@@ -197,8 +195,8 @@ class QuarkIntsMethod : public LinearMethod {
 Result<std::unique_ptr<LinearMethod>> quark_ints_method(
     const LinearLayer& layer, const TensorLookup& tensors, QuarkInts ints,
     const tensor::ActivationFormat& activation) {
-  const TensorInfo* weight = find_tensor(tensors, layer.module, "weight");
-  const TensorInfo* outer = find_tensor(tensors, layer.module, "weight_scale");
+  const TensorInfo* weight = find_tensor(tensors, layer.module, ints.weight);
+  const TensorInfo* outer = find_tensor(tensors, layer.module, ints.scale);
   const TensorInfo* inner = find_tensor(tensors, layer.module, "weight_scale_2");
   const TensorInfo& scale = inner != nullptr ? *inner : *outer;
   Layout l;

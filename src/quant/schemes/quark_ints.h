@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "nibble/result.h"
 #include "quant/method.h"
@@ -22,10 +23,13 @@ struct QuarkInts {
   bool reordered = true;
   bool symmetric = true;
   bool is_signed = true;
+  // As the folders are called that Quark writes for others' loaders.
+  std::string_view scheme = "quark";
+  std::string_view weight = "weight", scale = "weight_scale", zero = "weight_zero_point";
 };
 
-// Precondition: the layer has a weight of s32 or s8 and a weight_scale. Error: shapes that are none
-// of these, sizes that do not fill words.
+// Precondition: the layer has a weight of s32 or s8 and a scale. The names outlive the method.
+// Error: shapes that are none of these, sizes that do not fill words.
 Result<std::unique_ptr<LinearMethod>> quark_ints_method(const LinearLayer& layer,
                                                         const TensorLookup& tensors, QuarkInts ints,
                                                         const tensor::ActivationFormat& activation);

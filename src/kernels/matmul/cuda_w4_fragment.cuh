@@ -1,0 +1,105 @@
+// Words of codes as the A fragment of a product with bf16 inputs: four registers of two numbers
+// each, of rows g and g + 8 (cuda_w4.cuh draws them). Compiled for sm_90a only.
+#pragma once
+
+#include "kernels/matmul/cuda_w4.cuh"
+
+namespace nibble::kernels::cuda::w4 {
+
+inline constexpr int kStrip = 64;  // rows
+inline constexpr int kBlock = 64;  // inputs
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+// A four-bit code in the low bits of a bf16 is code 2^-133, a number below the normal ones; four
+// bits higher it is code 2^-129, also where its top bit is the exponent's lowest. So a mask and one
+// multiply-add by 2^127, exact, make (code - zero) 2^-6 of rows g, (code - zero) 2^-2 of rows g +
+// 8, without shifts; the scales undo the powers. Eight-bit codes have powers of 1.
+template <int kBits>
+struct Powers {
+  static constexpr float kUndo0 = kBits == 4 ? 64 : 1;
+  static constexpr float kUndo1 = kBits == 4 ? 4 : 1;
+  static constexpr uint32_t kUndo = kBits == 4 ? 0x40804280u : 0x3f803f80u;  // as two bf16
+};
+inline constexpr uint32_t kTwoTo127 = 0x7f007f00u;
+
+// For rows g and g + 8, as pairs of bf16: 4 bits: what is added to the product with 2^127; 8 bits:
+// the zero that is subtracted; then what weights are multiplied by.
+struct Grid {
+  uint32_t zero[2];
+  uint32_t scale[2];
+};
+
+template <int kBits>
+__device__ void default_zeros(uint32_t (&zero)[2]) {
+  zero[0] = kBits == 4 ? 0xbe00be00u : 0;  // -8 / 64
+  zero[1] = kBits == 4 ? 0xc000c000u : 0;  // -8 / 4
+}
+
+template <int kBits>
+__device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
+  if constexpr (kBits == 4) {
+    // Not by a shift: zeros may be up to 127, and shifted ones are no longer linear above 16.
+    constexpr uint32_t kSixteen = 0x41804180u;
+    zero[0] = mul_bf16x2(__byte_perm(pair, 0, 0x4040), kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141), kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(zero[1], kSixteen);
+  } else {
+    for (int h = 0; h < 2; ++h) {
+      const float v = static_cast<float>(static_cast<int8_t>(pair >> (8 * h)));
+      zero[h] = __byte_perm(__float_as_uint(v), 0, 0x3232);
+    }
+  }
+}
+
+// scale[h] of a pair, with the powers undone.
+template <int kBits>
+__device__ void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2]) {
+  if (!are_bf16) {
+    const float2 s = w4_scales(pair, false);
+    const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
+    pair = *reinterpret_cast<const uint32_t*>(&rounded);
+  }
+  if constexpr (kBits == 4) pair = mul_bf16x2(pair, Powers<kBits>::kUndo);
+  scale[0] = __byte_perm(pair, 0, 0x1010);
+  scale[1] = __byte_perm(pair, 0, 0x3232);
+}
+
+template <int kBits>
+__device__ float2 f32_scales_of(uint32_t pair, bool are_bf16) {
+  float2 s = w4_scales(pair, are_bf16);
+  s.x *= Powers<kBits>::kUndo0;
+  s.y *= Powers<kBits>::kUndo1;
+  return s;
+}
+
+// Step j of 16 inputs of a block: the A fragment.
+template <int kBits, bool kScaled>
+__device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid, bool zeros,
+                         uint32_t (&a)[4]) {
+  if constexpr (kBits == 4) {
+    const uint32_t low = codes[j];
+    const uint32_t high = codes[j] >> 8;
+    a[0] = fma_bf16x2(low & 0x000f000fu, kTwoTo127, grid.zero[0]);
+    a[1] = fma_bf16x2(low & 0x00f000f0u, kTwoTo127, grid.zero[1]);
+    a[2] = fma_bf16x2(high & 0x000f000fu, kTwoTo127, grid.zero[0]);
+    a[3] = fma_bf16x2(high & 0x00f000f0u, kTwoTo127, grid.zero[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // 128 + the low seven bits, minus 128, or 256 where the eighth is set.
+      const uint32_t bytes = codes[2 * j + i / 2] >> (8 * (i % 2));
+      a[i] = sub_bf16x2(and_or(bytes, 0x007f007fu, kBf16Magic),
+                        and_or(bytes, 0x00800080u, kBf16Magic));
+      if (zeros) a[i] = sub_bf16x2(a[i], grid.zero[i % 2]);
+    }
+  }
+  if constexpr (kScaled) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = mul_bf16x2(a[i], grid.scale[i % 2]);
+  }
+}
+
+#endif
+
+}  // namespace nibble::kernels::cuda::w4

@@ -1,0 +1,131 @@
+// Rows that the operation before a product holds as the product reads them: the same numbers as
+// when the product rounds them itself, bit for bit.
+#include "kernels/matmul/rows.h"
+
+#include <bit>
+
+#include "base/number.h"
+#include "kernels/activation/activation.h"
+#include "kernels/matmul/cuda_test_card.h"
+#include "kernels/norm/norm.h"
+
+namespace nibble::kernels {
+namespace {
+
+using tensor::DType;
+using tensor::Element;
+using tensor::WeightFormat;
+
+const WeightFormat kFourBits = {
+    .element = Element::kS4, .scaled = true, .group_k = 128, .scale_type = DType::kF16};
+
+Held held(const device::Stream& stream, std::initializer_list<const PackedWeight*> weights,
+          int64_t m) {
+  return held_for(stream, {weights.begin(), weights.size()}, m);
+}
+
+TEST(rows, are_floats_on_a_cpu) {
+  device::Stream stream(1);
+  const tensor::QuantizedWeight w = random_weight(kFourBits, 64, 128, 1);
+  auto choice = choose({64, 128, w.format, w.activation}, device::detect_hardware(), {});
+  ASSERT_TRUE(choice);
+  auto weight = pack(w, *choice, stream);
+  ASSERT_TRUE(weight);
+  for (const int64_t m : {1, 100}) EXPECT_EQ(held(stream, {&*weight}, m), Held::kF32);
+}
+
+class RowsOnCard : public Card {
+ protected:
+  // What `write` makes of (m, n), poisoned before: as f32 and as bf16, both as bits of bf16.
+  template <class Write>
+  void expect_rounded(int64_t m, int64_t n, const Write& write) {
+    const auto count = static_cast<size_t>(m * n);
+    std::vector<float> wide(count, NAN);
+    std::vector<uint16_t> narrow(count, 0xffff);
+    auto to_wide = device::Memory::copy_of(*stream_, wide.data(), count * 4);
+    auto to_narrow = device::Memory::copy_of(*stream_, narrow.data(), count * 2);
+    ASSERT_TRUE(to_wide && to_narrow);
+    write(Rows(to_wide->data(), Held::kF32));
+    write(Rows(to_narrow->data(), Held::kBf16));
+    ASSERT_TRUE(device::copy_to_host(*stream_, wide.data(), to_wide->data(), count * 4));
+    ASSERT_TRUE(device::copy_to_host(*stream_, narrow.data(), to_narrow->data(), count * 2));
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(narrow[i], base::bf16_from_f32(wide[i])) << i << " of rows of " << n;
+    }
+  }
+};
+
+TEST_F(RowsOnCard, norms_and_activations_round_what_they_write) {
+  const Ops ops = ops_for(device::Isa::kReference);
+  constexpr int64_t kRows = 37;
+  for (const int64_t n : {64, 97, 100, 576, 4096, 5000, 20000}) {
+    auto x = device::Floats::place(*stream_, normal_floats(kRows * n, 1));
+    auto y = device::Floats::place(*stream_, normal_floats(kRows * n, 2));
+    auto weight = device::Floats::place(*stream_, normal_floats(n, 3));
+    ASSERT_TRUE(x && y && weight);
+    expect_rounded(kRows, n, [&](Rows to) {
+      rms_norm(*stream_, ops, {weight->data(), n}, x->data(), n, to, n, kRows);
+    });
+    expect_rounded(kRows, n, [&](Rows to) {
+      layer_norm(*stream_, ops, {weight->data(), nullptr, n}, x->data(), n, to, n, kRows);
+    });
+    expect_rounded(kRows, n, [&](Rows to) {  // the residual is a new one each time
+      auto residual = device::Floats::place(*stream_, normal_floats(kRows * n, 1));
+      ASSERT_TRUE(residual);
+      add_rms_norm(*stream_, ops, {weight->data(), n}, y->data(), n,
+                   const_cast<float*>(residual->data()), n, to, n, kRows);
+    });
+    expect_rounded(kRows, n, [&](Rows to) {
+      activate(*stream_, ops, Activation::kRelu2, x->data(), n, to, n, kRows, n);
+    });
+    expect_rounded(kRows, n, [&](Rows to) {
+      activate_gated(*stream_, ops, Activation::kSilu, x->data(), n, y->data(), n, to, n, kRows, n);
+    });
+  }
+}
+
+TEST_F(RowsOnCard, a_product_of_rounded_rows_is_that_of_floats) {
+  constexpr int64_t kOut = 200;
+  constexpr int64_t kIn = 512;
+  const WeightFormat formats[] = {
+      kFourBits,
+      {.element = Element::kS8, .scaled = true, .group_k = 128, .scale_type = DType::kBF16},
+      {.element = Element::kF16}};
+  for (const WeightFormat& format : formats) {
+    const PackedWeight weight = packed(random_weight(format, kOut, kIn, 4), {});
+    for (const int64_t m : {1, 3, 6, 16, 20, 300, 2100}) {
+      if (held(*stream_, {&weight}, m) == Held::kF32) continue;
+      const std::vector<float> x = normal_floats(m * kIn, static_cast<uint32_t>(m));
+      std::vector<uint16_t> rounded;
+      for (const float v : x) rounded.push_back(base::bf16_from_f32(v));
+      auto on_card = device::Memory::copy_of(*stream_, rounded.data(), rounded.size() * 2);
+      std::vector<float> y(static_cast<size_t>(m * kOut), NAN);
+      auto out = device::Memory::copy_of(*stream_, y.data(), y.size() * 4);
+      ASSERT_TRUE(on_card && out);
+      const MatmulTarget target{&weight, reinterpret_cast<float*>(out->data()), kOut};
+      matmul(*stream_, {&target, 1}, Rows(on_card->data(), Held::kBf16), kIn, m);
+      ASSERT_TRUE(device::copy_to_host(*stream_, y.data(), out->data(), y.size() * 4));
+      EXPECT_EQ(y, product(weight, x, m)) << tensor::to_string(format) << ", m " << m;
+    }
+  }
+}
+
+TEST_F(RowsOnCard, stay_floats_where_something_comes_before_rounding) {
+  WeightFormat ordered = kFourBits;
+  ordered.act_order = true;
+  const PackedWeight plain = packed(random_weight(kFourBits, 64, 256, 1), {});
+  const PackedWeight in_order = packed(random_weight(ordered, 64, 256, 2), {});
+  const PackedWeight ragged = packed(random_weight(kFourBits, 64, 200, 3), {});
+  const PackedWeight exact =
+      packed(random_weight(kFourBits, 64, 256, 4), {.precision = Precision::kExact});
+  const bool bf16 = cuda_->gpu().at_least(8, 0);
+  EXPECT_EQ(held(*stream_, {&plain}, 100), bf16 ? Held::kBf16 : Held::kF32);
+  EXPECT_EQ(held(*stream_, {&plain, &plain}, 100), held(*stream_, {&plain}, 100));
+  EXPECT_EQ(held(*stream_, {&in_order}, 100), Held::kF32);
+  EXPECT_EQ(held(*stream_, {&plain, &in_order}, 100), Held::kF32);
+  EXPECT_EQ(held(*stream_, {&ragged}, 100), Held::kF32);
+  EXPECT_EQ(held(*stream_, {&exact}, 100), Held::kF32);
+}
+
+}  // namespace
+}  // namespace nibble::kernels
