@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -145,15 +145,23 @@ class Damage : public testing::TestWithParam<std::string> {
     const fs::path weights = folder_ / "expected/weights_crc32.json";
     if (!fs::exists(weights)) return;
     const auto expected = nlohmann::json::parse(read_file(weights));
-    // The first module that is stored as codes.
+    // The first module of each kind that is stored as codes: of the same tensors and types.
+    std::set<std::string> kinds;
     for (const auto& [name, what] : expected.items()) {
-      if (module_.empty() && !scales_of(name, *plan).empty()) module_ = name;
+      Module module = {name, scales_of(name, *plan)};
+      std::string kind;
+      for (const Tensor& t : tensors_) {
+        if (t.name.starts_with(name + ".")) kind += t.name.substr(name.size()) + " " + t.dtype;
+      }
+      if (!module.scales.empty() && kinds.insert(kind).second) modules_.push_back(module);
     }
-    if (module_.empty()) return;
-    scales_ = scales_of(module_, *plan);
   }
 
-  std::string suffix_of(const Tensor& t) const { return t.name.substr(module_.size() + 1); }
+  struct Module {
+    std::string name;
+    std::vector<size_t> scales;  // its tensors that are scales and used
+    std::string suffix_of(const Tensor& t) const { return t.name.substr(name.size() + 1); }
+  };
 
   // A refusal that names the layer and the tensor.
   static testing::AssertionResult names(const std::string& text, const std::string& module,
@@ -185,7 +193,7 @@ class Damage : public testing::TestWithParam<std::string> {
       const std::string& name = tensors_[i].name;
       if (!name.starts_with(module + ".")) continue;
       const std::string suffix = name.substr(module.size() + 1);
-      if (is_unused(name, plan)) continue;
+      if (is_unused(name, plan) || is_of_cache(name)) continue;
       const bool scale = suffix.find("scale") != suffix.npos ||
                          suffix.find("absmax") != suffix.npos || suffix == "SCB";
       if (scale) out.push_back(i);
@@ -198,43 +206,49 @@ class Damage : public testing::TestWithParam<std::string> {
                        [&](const UnusedTensor& u) { return u.name == name; });
   }
 
+  static bool is_of_cache(const std::string& name) {
+    return name.ends_with("k_scale") || name.ends_with("v_scale") || name.ends_with("output_scale");
+  }
+
   void find_cache_scales(const Plan& plan) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const std::string& name = tensors_[i].name;
-      const bool scale =
-          name.ends_with("k_scale") || name.ends_with("v_scale") || name.ends_with("output_scale");
-      if (scale && !is_unused(name, plan)) cache_scales_.push_back(i);
+      if (is_of_cache(name) && !is_unused(name, plan)) cache_scales_.push_back(i);
     }
   }
 
   fs::path folder_;
   std::vector<Tensor> tensors_;
   std::vector<size_t> cache_scales_;
-  std::string module_;          // the first that has scales; "" without
-  std::vector<size_t> scales_;  // its tensors that are scales and used
+  std::vector<Module> modules_;
 };
 
 TEST_P(Damage, a_scale_that_is_no_number_is_refused) {
-  if (module_.empty()) GTEST_SKIP() << "no layer has a scale";
-  for (const size_t i : scales_) {
-    for (const std::string& code : no_numbers(tensors_[i].dtype, GetParam())) {
-      SCOPED_TRACE(tensors_[i].name + " " + tensors_[i].dtype);
-      std::vector<Tensor> damaged = tensors_;
-      damaged[i].bytes.replace(0, code.size(), code);
-      expect_refused(DamagedFolder(folder_, damaged), module_, suffix_of(tensors_[i]));
+  if (modules_.empty()) GTEST_SKIP() << "no layer has a scale";
+  for (const Module& module : modules_) {
+    for (const size_t i : module.scales) {
+      for (const std::string& code : no_numbers(tensors_[i].dtype, GetParam())) {
+        SCOPED_TRACE(tensors_[i].name + " " + tensors_[i].dtype);
+        std::vector<Tensor> damaged = tensors_;
+        damaged[i].bytes.replace(0, code.size(), code);
+        expect_refused(DamagedFolder(folder_, damaged), module.name, module.suffix_of(tensors_[i]));
+      }
     }
   }
 }
 
 TEST_P(Damage, a_scale_that_is_missing_is_refused) {
-  if (module_.empty()) GTEST_SKIP() << "no layer has a scale";
-  for (const size_t i : scales_) {
-    SCOPED_TRACE(tensors_[i].name);
-    // Tools fold it into the norm before where there is one: its absence says so.
-    if (suffix_of(tensors_[i]) == "pre_quant_scale") continue;
-    std::vector<Tensor> damaged = tensors_;
-    damaged.erase(damaged.begin() + static_cast<ptrdiff_t>(i));
-    expect_refused(DamagedFolder(folder_, damaged), module_, suffix_of(tensors_[i]));
+  if (modules_.empty()) GTEST_SKIP() << "no layer has a scale";
+  for (const Module& module : modules_) {
+    for (const size_t i : module.scales) {
+      const std::string suffix = module.suffix_of(tensors_[i]);
+      SCOPED_TRACE(tensors_[i].name);
+      // Tools fold it into the norm before where there is one: its absence says so.
+      if (suffix == "pre_quant_scale") continue;
+      std::vector<Tensor> damaged = tensors_;
+      damaged.erase(damaged.begin() + static_cast<ptrdiff_t>(i));
+      expect_refused(DamagedFolder(folder_, damaged), module.name, suffix);
+    }
   }
 }
 
@@ -257,32 +271,37 @@ TEST_P(Damage, a_scale_of_the_cache_that_is_no_number_or_missing_is_refused) {
 }
 
 TEST_P(Damage, a_tensor_that_nobody_knows_is_refused) {
-  const std::string module = module_.empty() ? "model.layers.0.mlp.up_proj" : module_;
-  std::vector<Tensor> damaged = tensors_;
-  damaged.push_back({module + ".weight_mystery", "F32", {2}, std::string(8, '\0')});
-  expect_refused(DamagedFolder(folder_, damaged), module, "weight_mystery");
+  const std::string module =
+      modules_.empty() ? "model.layers.0.mlp.up_proj" : modules_.front().name;
+  for (const std::string& name : {module, std::string("model.layers.0.mystery")}) {
+    std::vector<Tensor> damaged = tensors_;
+    damaged.push_back({name + ".weight_mystery", "F32", {2}, std::string(8, '\0')});
+    expect_refused(DamagedFolder(folder_, damaged), name, "weight_mystery");
+  }
 }
 
 TEST_P(Damage, codes_of_another_type_are_refused) {
-  if (module_.empty()) GTEST_SKIP() << "no layer has codes";
+  if (modules_.empty()) GTEST_SKIP() << "no layer has codes";
   if (GetParam().starts_with("qoq/")) GTEST_SKIP() << "two codes a byte, of s8 as of u8";
   if (GetParam() == "hqq/b3_g32") GTEST_SKIP() << "view_as_float: the same bytes are called floats";
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& t = tensors_[i];
-    if (!t.name.starts_with(module_ + ".")) continue;
-    const std::string suffix = suffix_of(t);
-    static const std::vector<std::string> kCodes = {"weight", "qweight",    "weight_packed",
-                                                    "W_q",    "compressed", "weight_blocks"};
-    if (std::find(kCodes.begin(), kCodes.end(), suffix) == kCodes.end()) continue;
-    const std::string other = t.dtype == "I32"                        ? "F32"
-                              : t.dtype == "U8"                       ? "I8"
-                              : t.dtype == "F16" || t.dtype == "BF16" ? "I16"
-                              : t.dtype == "F32"                      ? "I32"
-                                                                      : "U8";
-    SCOPED_TRACE(t.name + " " + t.dtype + " as " + other);
-    std::vector<Tensor> damaged = tensors_;
-    damaged[i].dtype = other;
-    expect_refused(DamagedFolder(folder_, damaged), module_, suffix);
+  static const std::vector<std::string> kCodes = {"weight", "qweight",    "weight_packed",
+                                                  "W_q",    "compressed", "weight_blocks"};
+  for (const Module& module : modules_) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const Tensor& t = tensors_[i];
+      if (!t.name.starts_with(module.name + ".")) continue;
+      const std::string suffix = module.suffix_of(t);
+      if (std::find(kCodes.begin(), kCodes.end(), suffix) == kCodes.end()) continue;
+      const std::string other = t.dtype == "I32"                        ? "F32"
+                                : t.dtype == "U8"                       ? "I8"
+                                : t.dtype == "F16" || t.dtype == "BF16" ? "I16"
+                                : t.dtype == "F32"                      ? "I32"
+                                                                        : "U8";
+      SCOPED_TRACE(t.name + " " + t.dtype + " as " + other);
+      std::vector<Tensor> damaged = tensors_;
+      damaged[i].dtype = other;
+      expect_refused(DamagedFolder(folder_, damaged), module.name, suffix);
+    }
   }
 }
 

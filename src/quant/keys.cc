@@ -79,6 +79,14 @@ bool is_in(std::initializer_list<std::string_view> values, const std::string& va
 
 }  // namespace
 
+bool same_value(const Json& a, const Json& b) {
+  const std::optional<double> x = real_in(a), y = real_in(b);
+  if (x && y) return *x == *y;
+  const std::optional<bool> p = bool_in(a), q = bool_in(b);
+  if (p && q) return *p == *q;
+  return a.dump() == b.dump();
+}
+
 Result<int64_t> int_key(const Json& dictionary, std::string_view key) {
   const Json* value = dictionary.find_set(key);
   if (value == nullptr) return missing(dictionary, key);

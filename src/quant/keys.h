@@ -16,6 +16,9 @@
 
 namespace nibble::quant {
 
+// Whether two values that are no lists or objects say the same, in whatever spelling.
+bool same_value(const base::Json& a, const base::Json& b);
+
 // A whole number. int_key: an absent one is an error too.
 Result<int64_t> int_key(const base::Json& dictionary, std::string_view key);
 Result<int64_t> int_key_or(const base::Json& dictionary, std::string_view key, int64_t fallback);

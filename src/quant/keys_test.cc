@@ -89,6 +89,23 @@ TEST(keys, the_sides_of_a_block_are_a_list_or_one_word) {
   }
 }
 
+TEST(keys, two_spellings_of_one_value_are_the_same) {
+  for (const auto& [a, b] : {std::pair<const char*, const char*>{"4", "\"4\""},
+                             {"4", "4.0"},
+                             {"true", "\"True\""},
+                             {"false", "0"},
+                             {"\"gptq\"", "\"gptq\""},
+                             {"null", "null"}}) {
+    EXPECT_TRUE(same_value(*of(a).find("key"), *of(b).find("key"))) << a << " " << b;
+  }
+  for (const auto& [a, b] : {std::pair<const char*, const char*>{"4", "\"8\""},
+                             {"true", "\"false\""},
+                             {"null", "0"},
+                             {"\"gptq\"", "\"awq\""}}) {
+    EXPECT_FALSE(same_value(*of(a).find("key"), *of(b).find("key"))) << a << " " << b;
+  }
+}
+
 TEST(keys, names_are_a_list_or_lists_in_a_list_or_one_text) {
   const std::vector<std::string> expected = {"a", "b.c"};
   for (const char* spelling : {R"(["a", "b.c"])", R"([["a"], ["b.c"]])", R"("a, b.c,")"}) {

@@ -36,15 +36,14 @@ std::string known_schemes() {
 
 bool is_dictionary(const base::Json* json) { return json != nullptr && json->is_object(); }
 
-// Whether two values say the same: the order of keys, null against absent and 4 against 4.0 do not
-// count.
+// Whether two values say the same: the order of keys, null against absent and the spelling of
+// numbers and flags do not count.
 bool says_the_same(const base::Json& a, const base::Json& b) {
-  if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
   if (a.is_array() && b.is_array()) {
     return std::equal(a.as_array().begin(), a.as_array().end(), b.as_array().begin(),
                       b.as_array().end(), says_the_same);
   }
-  if (!a.is_object() || !b.is_object()) return a.dump() == b.dump();
+  if (!a.is_object() || !b.is_object()) return same_value(a, b);
   const auto covers = [](const base::Json& one, const base::Json& other) {
     return std::all_of(one.as_object().begin(), one.as_object().end(), [&](const auto& member) {
       const base::Json* value = other.find_set(member.first);
