@@ -3,10 +3,9 @@
 // tiles of 128.
 //
 //   1 producer warpgroup    copies keys and values of a tile into stages of shared memory (codes
-//                           become bf16 on the way)
-//   2 consumer warpgroups   64 rows each: the sums of the tile before are with the tensor cores
-//                           while the softmax of a tile is computed. The two take turns in asking
-//                           for products, so that one's softmax runs beside the other's products
+//                           become bf16 on the way), two stages of each
+//   2 consumer warpgroups   64 rows each: scores of the next tile and sums of the last are with the
+//                           tensor cores while the softmax of a tile is computed
 //
 // A row's shares are relative to a top that is moved only when a score is more than 2^8 times as
 // large: they stay below 2^8, and sums are seldom scaled. Blocks with the longest context start
@@ -24,34 +23,31 @@ constexpr int kThreadsOfBlock = (1 + kConsumers) * kGroupThreads;
 constexpr int kGroupRows = 64;
 constexpr int kRows = kConsumers * kGroupRows;
 constexpr int kKeys = 128;  // of a tile, which lies in one page
+constexpr int kStages = 2;
 
 // Shared memory, from a multiple of 1024 on.
-template <class S, int D>
+template <int D>
 struct Plan {
-  static constexpr bool kCodes = sizeof(S) == 1;
-  static constexpr int kStages = kCodes ? 2 : 3;  // of keys, and of values
   static constexpr int kTile = kKeys * D * 2;
   static constexpr int kQuery = 0;  // (kRows, D) as cuda_wgmma.cuh draws tiles
   static constexpr int kKey = kQuery + kRows * D * 2;
   static constexpr int kValue = kKey + kStages * kTile;
   static constexpr int kOwn = kValue + kStages * kTile;  // tokens' scales: (key or value, stage)
-  static constexpr int kBarriers = kOwn + (kCodes ? 2 * kStages * kKeys * 4 : 0);
+  static constexpr int kBarriers = kOwn + 2 * kStages * kKeys * 4;
   static constexpr int kBytes = kBarriers + 4 * kStages * 8;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // For each of the keys' and the values' stages: a tile is there; it was read.
-template <int kStages>
 struct Barriers {
   uint32_t first;
-  __device__ uint32_t full(bool of_value, int tile) const {
-    return first + 8 * static_cast<uint32_t>((of_value ? kStages : 0) + tile % kStages);
+  __device__ uint32_t full(bool of_value, int stage) const {
+    return first + 8 * ((of_value ? kStages : 0) + stage);
   }
-  __device__ uint32_t empty(bool of_value, int tile) const {
-    return full(of_value, tile) + 16 * kStages;
+  __device__ uint32_t empty(bool of_value, int stage) const {
+    return full(of_value, stage) + 16 * kStages;
   }
-  static __device__ uint32_t parity(int tile) { return tile / kStages % 2; }
 };
 
 // What a block does.
@@ -79,26 +75,31 @@ struct Place {
   }
 };
 
+// Copies that are under way are told of in order. Nobody may wait for anything else before all are,
+// as others may wait for them.
 template <class S, int D>
 class Producer {
  public:
-  using P = Plan<S, D>;
-
-  __device__ Producer(const CudaStep& step, const Place& place, char* shared)
-      : step_(step), place_(place), shared_(shared) {}
+  __device__ Producer(const CudaStep& step, const Place& place, char* shared, Barriers barriers)
+      : step_(step), place_(place), shared_(shared), barriers_(barriers) {}
 
   __device__ void run() {
     for (int tile = 0; tile <= place_.tiles; ++tile) {
       if (tile < place_.tiles) bring(false, tile);
       if (tile > 0) bring(true, tile - 1);
     }
+    tell_all();
   }
 
  private:
   __device__ void bring(bool of_value, int tile) {
-    const Barriers<P::kStages> barriers{shared_address(shared_) + P::kBarriers};
-    const int stage = tile % P::kStages;
-    sm90::barrier_wait(barriers.empty(of_value, tile), barriers.parity(tile) ^ 1);
+    const int stage = tile % kStages;
+    const uint32_t empty = barriers_.empty(of_value, stage);
+    const uint32_t parity = tile / kStages % 2 ^ 1;
+    if (!barrier_has(empty, parity)) {
+      tell_all();
+      sm90::barrier_wait(empty, parity);
+    }
     const CudaKv& kv = step_.kv;
     const int64_t key = place_.begin + int64_t{tile} * kKeys;
     const char* head = head_of(kv, place_.kv_head, key);
@@ -107,21 +108,27 @@ class Producer {
     const int there = static_cast<int>(left < kKeys ? left : kKeys);
     const char* from =
         head + (of_value ? kv.key_bytes : 0) + at * D * static_cast<int64_t>(sizeof(S));
-    char* to = shared_ + (of_value ? P::kValue : P::kKey) + stage * P::kTile;
-    if constexpr (P::kCodes) {
+    char* to = shared_ + (of_value ? Plan<D>::kValue : Plan<D>::kKey) + stage * Plan<D>::kTile;
+    if constexpr (sizeof(S) == 1) {
       widen_tile(head_zero(kv, place_.kv_head, of_value), from, there, to);
       if (kv.scale_offset >= 0) {
         const auto* own = reinterpret_cast<const float*>(head + kv.scale_offset) +
                           (of_value ? kv.page_tokens : 0) + at;
-        auto* scales = reinterpret_cast<float*>(shared_ + P::kOwn);
-        scales[((of_value ? P::kStages : 0) + stage) * kKeys + thread_] =
+        auto* scales = reinterpret_cast<float*>(shared_ + Plan<D>::kOwn);
+        scales[((of_value ? kStages : 0) + stage) * kKeys + thread_] =
             thread_ < there ? own[thread_] : 0.0f;
       }
       let_tensor_cores_read();
-      sm90::barrier_arrive(barriers.full(of_value, tile));
+      sm90::barrier_arrive(barriers_.full(of_value, stage));
     } else {
       copy_tile(from, there, to);
-      arrive_after_copies(barriers.full(of_value, tile));
+      end_of_copies();
+      if (pending_ == kAhead) tell_oldest();
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {  // registers have no index
+        if (i == pending_) waiting_[i] = barriers_.full(of_value, stage);
+      }
+      ++pending_;
     }
   }
 
@@ -166,10 +173,32 @@ class Producer {
     }
   }
 
+  __device__ void tell_oldest() {
+    wait_for_copies<kAhead - 1>();
+    let_tensor_cores_read();
+    sm90::barrier_arrive(waiting_[0]);
+#pragma unroll
+    for (int i = 1; i < kAhead; ++i) waiting_[i - 1] = waiting_[i];
+    --pending_;
+  }
+  __device__ void tell_all() {
+    wait_for_copies<0>();
+    let_tensor_cores_read();
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < pending_) sm90::barrier_arrive(waiting_[i]);
+    }
+    pending_ = 0;
+  }
+
+  static constexpr int kAhead = 3;  // of the four stages
   const CudaStep& step_;
   const Place& place_;
   char* shared_;
+  Barriers barriers_;
   int thread_ = static_cast<int>(threadIdx.x) % kGroupThreads;
+  uint32_t waiting_[kAhead] = {};
+  int pending_ = 0;
 };
 
 // A warpgroup's 64 rows.
@@ -177,14 +206,10 @@ template <class S, int D>
 class Consumer {
  public:
   using M = Factor<S>;
-  using P = Plan<S, D>;
 
-  __device__ Consumer(const CudaStep& step, const Place& place, char* shared, int group)
-      : step_(step),
-        place_(place),
-        shared_(shared),
-        barriers_{shared_address(shared) + P::kBarriers},
-        group_(group) {
+  __device__ Consumer(const CudaStep& step, const Place& place, char* shared, Barriers barriers,
+                      int group)
+      : step_(step), place_(place), shared_(shared), barriers_(barriers), group_(group) {
     own_row_ = place.first_row + group * kGroupRows + warp_ * 16;
     first_token_ = own_row_ / place.group;
     last_token_ = (own_row_ + 15) / place.group;
@@ -199,11 +224,9 @@ class Consumer {
     float s[kKeys / 2];
     float o[D / 2] = {};
     uint32_t p[kKeys / 16][4];
-    if (group_ == 1) pass_turn();
-    await(false, 0);
-    take_turn();
+    sm90::barrier_wait(barriers_.full(false, 0), 0);
+    sm90::wgmma_fence();
     start_scores(s, 0);
-    pass_turn();
     sm90::wgmma_wait<0>();
     sm90::keep(s);
     read(false, 0);
@@ -212,19 +235,18 @@ class Consumer {
     for (int tile = 1; tile < place_.tiles; ++tile) {
       if (own) scale_shares(s, tile - 1);
       to_factors(s, p);
-      await(false, tile);
-      await(true, tile - 1);
-      take_turn();
-      start_scores(s, tile);
+      const int stage = tile % kStages;
+      sm90::barrier_wait(barriers_.full(false, stage), tile / kStages % 2);
+      sm90::wgmma_fence();
+      start_scores(s, stage);
       start_sums(o, p, tile - 1);
-      pass_turn();
       sm90::wgmma_wait<1>();
       sm90::keep(s);
-      read(false, tile);
+      read(false, stage);
       const bool moved = softmax(s, tile, own, kept);
       sm90::wgmma_wait<0>();
       sm90::keep(o);
-      read(true, tile - 1);
+      read(true, (tile - 1) % kStages);
       if (__any_sync(0xffffffffu, moved)) {
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) o[i] *= kept[i / 2 % 2];
@@ -233,37 +255,15 @@ class Consumer {
     const int last = place_.tiles - 1;
     if (own) scale_shares(s, last);
     to_factors(s, p);
-    await(true, last);
-    sm90::wgmma_fence();
     start_sums(o, p, last);
     sm90::wgmma_wait<0>();
     sm90::keep(o);
-    const bool bad = P::kCodes && *step_.kv.first_bad < place_.position + step_.m;
+    const bool bad = sizeof(S) == 1 && *step_.kv.first_bad < place_.position + step_.m;
     const float value_scale = scaled ? head_scale(step_.kv, place_.kv_head, true) : 1.0f;
     store(o, bad ? NAN : value_scale);
   }
 
  private:
-  // The warpgroups' turns: each waits for its own barrier, which the other comes to.
-  __device__ void take_turn() const {
-    sm90::sync_some(kTurns + group_, kConsumers * kGroupThreads);
-    sm90::wgmma_fence();
-  }
-  __device__ void pass_turn() const {
-    arrive_at_some(kTurns + 1 - group_, kConsumers * kGroupThreads);
-  }
-  static constexpr int kTurns = 1 + kConsumers;  // barriers before are those of place_queries()
-
-  // Until a tile is there for the tensor cores.
-  __device__ void await(bool of_value, int tile) const {
-    sm90::barrier_wait(barriers_.full(of_value, tile), barriers_.parity(tile));
-    let_tensor_cores_read();
-  }
-  __device__ void read(bool of_value, int tile) const {
-    __syncwarp();
-    if (lane_ == 0) sm90::barrier_arrive(barriers_.empty(of_value, tile));
-  }
-
   // A row of the KV head's.
   struct Row {
     int token;
@@ -276,52 +276,32 @@ class Consumer {
   }
 
   // A warp turns, scales and rounds its 16 queries.
-  __device__ void place_queries(float scale) const {
-    // Nearly all models turn halves of whole heads; the others may take longer.
-    if (step_.neighbours == 0 && step_.rotary_dim == D) {
-      place_rows(scale, [&](const Row& row, const float* q, int d) {
-        const bool second = d >= D / 2;
-        const float4 a = *reinterpret_cast<const float4*>(q + d);
-        const float4 b = *reinterpret_cast<const float4*>(q + (second ? d - D / 2 : d + D / 2));
-        const int pair = row.token * (D / 2) + d % (D / 2);
-        const float4 c = *reinterpret_cast<const float4*>(step_.cos + pair);
-        float4 s = *reinterpret_cast<const float4*>(step_.sin + pair);
-        if (!second) s = {-s.x, -s.y, -s.z, -s.w};
-        return float4{fmaf(b.x, s.x, a.x * c.x), fmaf(b.y, s.y, a.y * c.y),
-                      fmaf(b.z, s.z, a.z * c.z), fmaf(b.w, s.w, a.w * c.w)};
-      });
-    } else {
-      place_rows(scale, [&](const Row& row, const float* q, int d) {
-        return turned_4(step_, row.token, q, d);
-      });
-    }
-    let_tensor_cores_read();
-    sm90::sync_some(1 + group_, kGroupThreads);
-  }
-  template <class Turned>
-  __device__ void place_rows(float scale, const Turned& turned) const {
+  __device__ void place_queries(float scale) {
     constexpr int kLanes = D / 4;  // for a row
     constexpr int kAtOnce = kWarp / kLanes;
     const int d = lane_ % kLanes * 4;
-    char* to = shared_ + P::kQuery;
+    char* to = shared_ + Plan<D>::kQuery;
 #pragma unroll 4
     for (int i = 0; i < 16; i += kAtOnce) {
       const int r = i + lane_ / kLanes;
       const Row row = row_of(own_row_ + r);
       float4 v = {0, 0, 0, 0};
-      if (row.there) v = turned(row, step_.q + row.token * step_.ldq + row.head * D, d);
+      if (row.there) {
+        v = turned_4(step_, row.token, step_.q + row.token * step_.ldq + row.head * D, d);
+      }
       const uint2 four = {pair_of<M>(v.x * scale, v.y * scale),
                           pair_of<M>(v.z * scale, v.w * scale)};
       const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + r, d / 8 * 8);
       *reinterpret_cast<uint2*>(to + at + d % 8 * 2) = four;
     }
+    let_tensor_cores_read();
+    sm90::sync_some(1 + group_, kGroupThreads);
   }
 
-  __device__ void start_scores(float (&s)[kKeys / 2], int tile) const {
-    // (The compiler is to know that all lanes have the same.)
-    const uint32_t rows = __shfl_sync(0xffffffffu, group_ * kGroupRows * 128, 0);
-    const uint32_t queries = shared_address(shared_) + P::kQuery + rows;
-    const uint32_t keys = shared_address(shared_) + P::kKey + tile % P::kStages * P::kTile;
+  __device__ void start_scores(float (&s)[kKeys / 2], int stage) const {
+    const uint32_t queries = uniform(shared_address(shared_) + Plan<D>::kQuery +
+                                     static_cast<uint32_t>(group_ * kGroupRows * 128));
+    const uint32_t keys = shared_address(shared_) + Plan<D>::kKey + stage * Plan<D>::kTile;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const uint64_t a = describe_rows(queries + k / 4 * kRows * 128) + k % 4 * kRowsStep;
@@ -330,13 +310,24 @@ class Consumer {
     }
     sm90::wgmma_commit();
   }
+
   __device__ void start_sums(float (&o)[D / 2], const uint32_t (&p)[kKeys / 16][4],
                              int tile) const {
+    const int stage = tile % kStages;
+    sm90::barrier_wait(barriers_.full(true, stage), tile / kStages % 2);
+    sm90::wgmma_fence();
     const uint64_t values =
-        describe_columns(shared_address(shared_) + P::kValue + tile % P::kStages * P::kTile, kKeys);
+        describe_columns(shared_address(shared_) + Plan<D>::kValue + stage * Plan<D>::kTile, kKeys);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) add_product<M>(o, p[k], values + k * kColumnsStep);
     sm90::wgmma_commit();
+  }
+
+  __device__ static uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+  __device__ void read(bool of_value, int stage) const {
+    __syncwarp();
+    if (lane_ == 0) sm90::barrier_arrive(barriers_.empty(of_value, stage));
   }
 
   // Scores to shares of 2^(score - top), with score in units of log 2. Whether a top was moved, and
@@ -346,9 +337,8 @@ class Consumer {
     const int64_t key = place_.begin + int64_t{tile} * kKeys;
     if (own) scale_columns_of(s, scales_of(false, tile));
     if (step_.soft_cap > 0) {
-      const float inverse = 1.0f / step_.soft_cap;
 #pragma unroll
-      for (float& v : s) v = step_.soft_cap * tanhf(v * inverse);
+      for (float& v : s) v = step_.soft_cap * tanhf(v / step_.soft_cap);
     }
     // What the warp's first and last row see.
     const int64_t least_end = place_.position + first_token_ + 1;
@@ -406,8 +396,8 @@ class Consumer {
   }
 
   __device__ const float* scales_of(bool of_value, int tile) const {
-    return reinterpret_cast<const float*>(shared_ + P::kOwn) +
-           ((of_value ? P::kStages : 0) + tile % P::kStages) * kKeys;
+    return reinterpret_cast<const float*>(shared_ + Plan<D>::kOwn) +
+           ((of_value ? kStages : 0) + tile % kStages) * kKeys;
   }
   __device__ void scale_columns_of(float (&s)[kKeys / 2], const float* scales) const {
 #pragma unroll
@@ -419,7 +409,7 @@ class Consumer {
   }
   // The tokens' own scales of values, which come with these.
   __device__ void scale_shares(float (&s)[kKeys / 2], int tile) const {
-    await(true, tile);
+    sm90::barrier_wait(barriers_.full(true, tile % kStages), tile / kStages % 2);
     scale_columns_of(s, scales_of(true, tile));
   }
 
@@ -458,7 +448,7 @@ class Consumer {
   const CudaStep& step_;
   const Place& place_;
   char* shared_;
-  Barriers<P::kStages> barriers_;
+  Barriers barriers_;
   int group_;
   int warp_ = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
   int lane_ = static_cast<int>(threadIdx.x) % kWarp;
@@ -475,8 +465,8 @@ class Consumer {
 // A warp for each key and value of each token.
 template <class S, int D>
 __global__ void __launch_bounds__(kThreads) keep_rows(const __grid_constant__ CudaStep step) {
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t heads = 2 * step.kv.heads;
@@ -494,10 +484,9 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1)
     attend_rows(const __grid_constant__ CudaStep step) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
-  using P = Plan<S, D>;
+  const Barriers barriers{shared_address(shared) + Plan<D>::kBarriers};
   if (threadIdx.x == 0) {
-    const Barriers<P::kStages> barriers{shared_address(shared) + P::kBarriers};
-    for (int stage = 0; stage < P::kStages; ++stage) {
+    for (int stage = 0; stage < kStages; ++stage) {
       for (const bool of_value : {false, true}) {
         sm90::barrier_init(barriers.full(of_value, stage), kGroupThreads);
         sm90::barrier_init(barriers.empty(of_value, stage), kConsumers * kGroupThreads / kWarp);
@@ -506,16 +495,16 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1)
     sm90::barrier_inits_done();
   }
   __syncthreads();
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const Place place(step);
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   if (group == kConsumers) {
     sm90::give_registers<40>();
-    Producer<S, D>(step, place, shared).run();
+    Producer<S, D>(step, place, shared, barriers).run();
   } else {
     sm90::take_registers<232>();
-    Consumer<S, D>(step, place, shared, group).run();
+    Consumer<S, D>(step, place, shared, barriers, group).run();
   }
 #endif
 }
@@ -549,7 +538,7 @@ cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
   const int64_t rows = step.m * (step.heads / step.kv.heads);
   const dim3 grid(static_cast<unsigned>(step.kv.heads),
                   static_cast<unsigned>((rows + kRows - 1) / kRows));
-  return launch(attend_rows<S, D>, grid, kThreadsOfBlock, Plan<S, D>::kBytes, stream, step);
+  return launch(attend_rows<S, D>, grid, kThreadsOfBlock, Plan<D>::kBytes, stream, step);
 }
 
 }  // namespace

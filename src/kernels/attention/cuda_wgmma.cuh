@@ -1,9 +1,8 @@
-// Hopper's products of a warpgroup (wgmma) for attention: 16-bit numbers, sums
-// in f32, and how their tiles lie in shared memory. Compiled for sm_90a only.
+// Hopper's products of a warpgroup (wgmma) for attention: 16-bit numbers, sums in f32, and how
+// their tiles lie in shared memory. Compiled for sm_90a only.
 //
-// A tile of rows of D numbers, D a multiple of 64, is D / 64 pieces, one after
-// the other; a piece has of each row 64 numbers, 128 bytes, whose chunks of 16
-// bytes are swizzled:
+// A tile of rows of D numbers, D a multiple of 64, is D / 64 pieces, one after the other; a piece
+// has of each row 64 numbers, 128 bytes, whose chunks of 16 bytes are swizzled:
 //
 //   chunk c of row r lies at   r * 128 + (c ^ r % 8) * 16
 #pragma once
@@ -18,8 +17,7 @@
 
 namespace nibble::kernels::cuda {
 
-// Where 8 numbers from `column` on, a multiple of 8, lie in a tile of `rows`
-// rows.
+// Where 8 numbers from `column` on, a multiple of 8, lie in a tile of `rows` rows.
 __device__ inline uint32_t tile_offset(int rows, int row, int column) {
   return static_cast<uint32_t>((column / 64 * rows + row) * 128 + (column / 8 % 8 ^ row % 8) * 16);
 }
@@ -108,17 +106,19 @@ __device__ void add_product(float (&d)[32], const uint32_t (&a)[4], uint64_t b) 
 #undef NIBBLE_D8
 // clang-format on
 
-// The barrier is told once the thread's copies (cp.async) so far have come.
-__device__ inline void arrive_after_copies(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+// Whether a phase of a barrier has ended, without waiting for it.
+__device__ inline bool barrier_has(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
 }
-// A barrier of `threads` threads, most of which wait for it (sm90::sync_some);
-// these do not.
-__device__ inline void arrive_at_some(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-// What was written to shared memory, by this thread or as a barrier has told
-// it, may be read by tensor cores.
+// What this thread has written to shared memory, tensor cores may read once a barrier says so.
 __device__ inline void let_tensor_cores_read() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
