@@ -109,8 +109,8 @@ std::string method_by_keys(const base::Json& dictionary) {
   }
   // transformers named no method before its version 4.32, when there was one.
   for (const char* key : {"load_in_4bit", "load_in_8bit"}) {
-    const base::Json* asked = dictionary.find(key);
-    if (asked != nullptr && asked->is_bool() && asked->as_bool()) return "bitsandbytes";
+    const Result<bool> asked = bool_key_or(dictionary, key, false);
+    if (asked && *asked) return "bitsandbytes";
   }
   return {};
 }

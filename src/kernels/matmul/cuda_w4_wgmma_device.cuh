@@ -2,15 +2,10 @@
 //
 // Weights are the A operand of wgmma, made in registers from codes that lie in the order of its
 // fragments; tokens are the B operand, in shared memory. A block computes tiles of 128 or 256 rows
-// x 32 to 256 tokens: a warpgroup for each 64 rows multiplies, and three warps of another copy
-// stages of 128 inputs (codes; scales and zeros; x) into a ring. Codes do not wait for the kernel
-// before this one in the stream; x does.
+// x 32 to 256 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
+// stages of 128 or 256 inputs (codes; scales and zeros; x) into a ring. Codes do not wait for the
+// kernel before this one in the stream; x does.
 //
-// Work is cut so that all multiprocessors have the same:
-//   split 2, 4, 8: the blocks of a cluster share the inputs of a tile and add their sums through
-//   its memory. split 0: tiles x steps are one line, cut into equal runs ("stream-K"). A run may
-//   begin within a tile: its block writes these sums to the workspace, and the block with the
-//   tile's first step adds them, in order. What is more than two tiles a block is left whole.
 // Sums are added in a fixed order: results do not change between calls.
 //
 // cuda_w4_wgmma.cu has the variants and starts them.
@@ -18,168 +13,10 @@
 
 #include "kernels/matmul/cuda_sm90.cuh"
 #include "kernels/matmul/cuda_w4_fragment.cuh"
+#include "kernels/matmul/cuda_w4_sums.cuh"
+#include "kernels/matmul/cuda_w4_work.cuh"
 
 namespace nibble::kernels::cuda::w4 {
-
-inline constexpr int kStepBlocks = 2;
-inline constexpr int kProcessors = 132;  // of the card that this is tuned for
-inline constexpr int kMostStages = 32;
-inline constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
-inline constexpr int kMostWarps = 16;     // that leave sums there
-inline constexpr size_t kFlagBytes = kMostBlocks * kMostWarps * sizeof(uint32_t);
-
-// n / what it was made for, where n x divisor is less than 2^40 and n than 2^23.
-struct Divisor {
-  uint64_t magic;
-  __device__ int divide(int n) const {
-    return static_cast<int>((static_cast<uint32_t>(n) * magic) >> 40);
-  }
-};
-
-struct Work {
-  const uint8_t* codes;
-  const uint8_t* scales;
-  const uint8_t* zeros;
-  int n, m;
-  int blocks;  // of 64 inputs
-  int steps;   // of 128
-  int strips;  // of 64 rows
-  int groups;
-  int group;
-  int scale_rows;  // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
-  int has_zeros;
-  int scale_at_end;  // one group: the sums are multiplied
-  int scales_are_bf16;
-  int y_is_bf16;
-  int y_in_quads;  // four rows are aligned, and all or none exist
-  int y_in_pairs;  // pairs of bf16 rows are aligned
-  int token_tiles;
-  int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
-  int tiles;
-  int split;
-  // Of the steps of shared tiles: a block has `run`, the first `longer` blocks one more.
-  int run;
-  int longer;
-  Divisor by_steps, by_token_tiles, by_group, by_split;
-  int stages;
-  float4* partial;
-  uint32_t* flags;
-  void* y;
-  int64_t ldy;
-};
-
-// Steps [begin, end) of a tile, and where it lies.
-struct Segment {
-  int tile, begin, end;
-  int row_tile, token_tile;
-};
-
-// A block's segments, in order. Every role of a block counts them for itself, before its first copy
-// or product: so there is no division.
-class Segments {
- public:
-  __device__ explicit Segments(const Work& w)
-      : w_(w), me_(static_cast<int>(gridDim.x - 1 - blockIdx.x)), at_(begin_of(me_)) {}
-
-  __device__ bool next(Segment& s) {
-    if (!find(s)) return false;
-    s.row_tile = w_.token_tiles == 1 ? s.tile : w_.by_token_tiles.divide(s.tile);
-    s.token_tile = s.tile - s.row_tile * w_.token_tiles;
-    return true;
-  }
-
-  __device__ int me() const { return me_; }
-  // Where a block's run begins on the line of shared tiles. Later runs belong to blocks that are
-  // started earlier, so that no block waits for one that has yet to find room.
-  __device__ int begin_of(int block) const { return block * w_.run + min(block, w_.longer); }
-
- private:
-  __device__ bool find(Segment& s) {
-    if (w_.split > 1) {
-      if (whole_ > 0) return false;
-      ++whole_;
-      const int block = static_cast<int>(blockIdx.x);
-      s.tile = w_.by_split.divide(block);
-      const int rank = block - s.tile * w_.split;
-      s.begin = w_.by_split.divide(w_.steps * rank);
-      s.end = w_.by_split.divide(w_.steps * (rank + 1));
-      return true;
-    }
-    const int end = begin_of(me_ + 1);
-    if (at_ < end) {
-      s.tile = w_.by_steps.divide(at_);
-      s.begin = at_ - s.tile * w_.steps;
-      s.end = min(w_.steps, s.begin + end - at_);
-      at_ += s.end - s.begin;
-      return true;
-    }
-    s.tile = w_.shared_tiles + me_ + whole_ * static_cast<int>(gridDim.x);
-    s.begin = 0;
-    s.end = w_.steps;
-    ++whole_;
-    return s.tile < w_.tiles;
-  }
-
-  const Work& w_;
-  int me_;
-  int at_;
-  int whole_ = 0;
-};
-
-// What a block computes at a time: kStrips x 64 rows, kTokens tokens. A warpgroup has kWide strips;
-// kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales multiply f32
-// sums, else bf16 weights.
-template <int kTokens_, int kStrips_, int kWide_, int kSlices_, bool kOnSums_, int kBits_,
-          int kPerProcessor_>
-struct Tile {
-  static constexpr int kTokens = kTokens_;
-  static constexpr int kStrips = kStrips_;
-  static constexpr int kSlices = kSlices_;
-  static constexpr int kWide = kWide_;
-  static constexpr bool kOnSums = kOnSums_;
-  static constexpr int kBits = kBits_;
-  static constexpr int kPerProcessor = kPerProcessor_;
-
-  static constexpr int kRows = kStrip * kStrips;
-  static constexpr int kOwners = 128 * kStrips / kWide;  // threads that end with a tile's sums
-  static constexpr int kConsumers = kOwners * kSlices;
-  static constexpr int kThreads = kConsumers + 128;
-  // Registers of a thread; a warpgroup gives others what it does not need.
-  static constexpr bool kMany = kConsumers * kPerProcessor > 256;
-  static constexpr int kConsumerRegisters = !kMany               ? 224
-                                            : kPerProcessor == 2 ? 96
-                                            : kTokens > 32       ? 112
-                                                                 : 104;
-  static constexpr int kProducerRegisters = !kMany               ? 56
-                                            : kPerProcessor == 2 ? 48
-                                            : kTokens > 32       ? 32
-                                                                 : 64;
-
-  // A stage of the ring: x, codes, scales and zeros as [strip][kScaleRows][64].
-  static constexpr int kBlocks = kStepBlocks * kSlices;  // of 64 inputs
-  static constexpr int kInputs = kBlocks * kBlock;
-  static constexpr int kTileBytes = kStrip * kBlock * kBits / 8;
-  static constexpr int kXBlockBytes = kTokens * kBlock * 2;
-  static constexpr int kScaleRows = (kOnSums ? 1 : 4) * kSlices;
-  static constexpr int kCodesAt = kBlocks * kXBlockBytes;
-  static constexpr int kScalesAt = kCodesAt + kStrips * kBlocks * kTileBytes;
-  static constexpr int kZerosAt = kScalesAt + kStrips * kScaleRows * kStrip * 2;
-  static constexpr int kStageBytes =
-      (kZerosAt + kStrips * kScaleRows * kStrip + 1023) / 1024 * 1024;
-
-  static constexpr int kCount = kTokens / 2;  // sums of a thread and strip
-  static constexpr int kLd = kRows + 4;       // of the sums in shared memory: no bank conflicts
-  static constexpr int kSliceBytes = kTokens * kLd * 4;
-  static constexpr int kSumBytes = kSlices * kSliceBytes;
-  // What other slices hand to the first, where a tile's inputs are not split over a cluster.
-  static constexpr int kHandedBytes = (kSlices - 1) * kOwners * kWide * kCount * 4;
-};
-
-// Shared memory: up to 1024 bytes to align it, barriers, the ring.
-inline constexpr int kBarrierBytes = 1024;
-constexpr int shared_bytes(int stages, int stage_bytes) {
-  return 1024 + kBarrierBytes + stages * stage_bytes;
-}
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -337,188 +174,6 @@ class Producer {
   uint32_t phase_ = 0;
 };
 
-// ---- what becomes of sums
-// --------------------------------------------------------------------------------------------
-
-// Two rows' numbers, in memory as y's type.
-__device__ inline void store(const Work& w, int row, int token, float v) {
-  if (row >= w.n || token >= w.m) return;
-  const int64_t at = token * w.ldy + row;
-  if (w.y_is_bf16) {
-    static_cast<__nv_bfloat16*>(w.y)[at] = __float2bfloat16_rn(v);
-  } else {
-    static_cast<float*>(w.y)[at] = v;
-  }
-}
-
-// Rows row to row + 3, row a multiple of 4.
-__device__ inline void store_rows(const Work& w, int row, int token, float4 v) {
-  if (!w.y_in_quads) {
-    store(w, row, token, v.x);
-    store(w, row + 1, token, v.y);
-    store(w, row + 2, token, v.z);
-    store(w, row + 3, token, v.w);
-  } else if (w.y_is_bf16) {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
-    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(w.y) + token * w.ldy + row) = make_uint2(
-        *reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high));
-  } else {
-    *reinterpret_cast<float4*>(static_cast<float*>(w.y) + token * w.ldy + row) = v;
-  }
-}
-
-__device__ inline void put(float* to, float v) { *to = v; }
-__device__ inline void put(__nv_bfloat16* to, float v) { *to = __float2bfloat16_rn(v); }
-
-// A thread's sums of a strip, as they lie in wgmma's registers: its first row and token. These are
-// loops of few instructions: whatever is run once a product is fetched for it.
-template <class T, int kCount>
-__device__ void store_each(const Work& w, int row, int token, const float (&d)[kCount]) {
-  T* to = static_cast<T*>(w.y) + token * w.ldy + row;
-  const bool first = row < w.n;
-  const bool second = row + 8 < w.n;
-#pragma unroll
-  for (int j = 0; j < kCount; j += 4) {
-    const int t = token + j * 2;
-    if (t < w.m && first) put(to, d[j]);
-    if (t < w.m && second) put(to + 8, d[j + 2]);
-    if (t + 1 < w.m && first) put(to + w.ldy, d[j + 1]);
-    if (t + 1 < w.m && second) put(to + w.ldy + 8, d[j + 3]);
-    to += 8 * w.ldy;
-  }
-}
-
-template <int kCount>
-__device__ void store_sums(const Work& w, int row, int token, const float (&d)[kCount]) {
-  if (!w.y_is_bf16) return store_each<float>(w, row, token, d);
-  if (!w.y_in_pairs) return store_each<__nv_bfloat16>(w, row, token, d);
-  // Lanes of rows g and g ^ 1 trade, and each stores two rows of one token.
-  const bool odd = (threadIdx.x & 4) != 0;
-  __nv_bfloat162 pair[kCount / 2];
-#pragma unroll
-  for (int j = 0; j < kCount; j += 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, odd ? d[j] : d[j + 1], 4);
-    pair[j / 2] = __floats2bfloat162_rn(odd ? other : d[j], odd ? d[j + 1] : other);
-  }
-  row &= ~1;
-  token += odd ? 1 : 0;
-  auto* to = static_cast<__nv_bfloat16*>(w.y) + token * w.ldy + row;
-  const bool first = row < w.n;
-  const bool second = row + 8 < w.n;
-#pragma unroll
-  for (int j = 0; j < kCount; j += 4) {
-    const bool is = token + j * 2 < w.m;
-    if (is && first) *reinterpret_cast<__nv_bfloat162*>(to) = pair[j / 2];
-    if (is && second) *reinterpret_cast<__nv_bfloat162*>(to + 8) = pair[j / 2 + 1];
-    to += 8 * w.ldy;
-  }
-}
-
-template <class S>
-struct Sums {
-  static constexpr int kCount = S::kCount;
-  static constexpr int kQuads = kCount / 4;
-  using Registers = float[kCount];
-  using AllRegisters = float[S::kWide][kCount];
-
-  static __device__ uint32_t* flag_of(const Work& w, int block) {
-    return w.flags + block * kMostWarps + threadIdx.x / 32;
-  }
-
-  // A part of a tile, for the block that has its first step: for the same warp of it, which `tell`
-  // tells of it. What was stored before takes its time to be seen by others, so there should be
-  // work between the two.
-  static __device__ void leave(const Work& w, int me, const AllRegisters& all) {
-    float4* to = part_of(w, me);
-#pragma unroll
-    for (int s = 0; s < S::kWide; ++s) {
-      const Registers& d = all[s];
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        __stcg(to + (s * kQuads + i) * S::kOwners,
-               make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
-      }
-    }
-  }
-  static __device__ float4* part_of(const Work& w, int block) {
-    return w.partial + static_cast<int64_t>(block) * S::kWide * kQuads * S::kOwners + threadIdx.x;
-  }
-  static __device__ void tell(const Work& w, int me) {
-    __threadfence();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) sm90::store_release(flag_of(w, me), 1);
-  }
-
-  static __device__ void gather(const Work& w, const Segments& all, const Segment& g,
-                                AllRegisters& sums) {
-    const int end = (g.tile + 1) * w.steps;
-    int last = all.me();
-    while (all.begin_of(last + 1) < end) ++last;
-    for (int i = all.me() + 1 + static_cast<int>(threadIdx.x) % 32; i <= last; i += 32) {
-      uint32_t* flag = flag_of(w, i);
-      while (sm90::load_acquire(flag) == 0) {
-      }
-      *flag = 0;  // for the next launch
-    }
-    __syncwarp();
-#pragma unroll(S::kWide* kQuads <= 8 ? 4 : 1)
-    for (int p = all.me() + 1; p <= last; ++p) {
-      const float4* at = part_of(w, p);
-#pragma unroll
-      for (int s = 0; s < S::kWide; ++s) {
-        Registers& d = sums[s];
-#pragma unroll
-        for (int i = 0; i < kQuads; ++i) {
-          const float4 v = __ldcg(at + (s * kQuads + i) * S::kOwners);
-          d[4 * i] += v.x, d[4 * i + 1] += v.y, d[4 * i + 2] += v.z, d[4 * i + 3] += v.w;
-        }
-      }
-    }
-  }
-
-  // d *= the scales of rows that are strip's and of row + 8.
-  static __device__ void scale(const Work& w, int strip, Registers& d) {
-    const int lane = threadIdx.x % 32;
-    const int warp = threadIdx.x / 32 % 4;
-    const auto* from = reinterpret_cast<const uint32_t*>(
-        w.scales + static_cast<int64_t>(min(strip, w.strips - 1)) * w.groups * 2 * kStrip);
-    const float2 s = w4_scales(from[lane / 4 * 4 + warp], w.scales_are_bf16);
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) d[j] *= j / 2 % 2 == 0 ? s.x : s.y;
-  }
-
-  // The blocks of a cluster add their sums, each for its share of the tokens. All consumers.
-  static __device__ void stage(uint32_t at, int row, const Registers& d) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const int token = j / 4 * 8 + threadIdx.x % 4 * 2 + j % 2;
-      const uint32_t to = at + (token * S::kLd + row + j / 2 % 2 * 8) * 4;
-      sm90::store_shared(to, d[j]);
-    }
-  }
-  static __device__ void add_cluster(const Work& w, uint32_t at, int first_row, int first_token) {
-    const int rank = static_cast<int>(sm90::cluster_rank());
-    const int tokens = S::kTokens / w.split;
-    constexpr int kRowQuads = S::kRows / 4;
-    for (int i = threadIdx.x; i < tokens * kRowQuads; i += S::kConsumers) {
-      const int token = rank * tokens + i / kRowQuads;
-      const int row = i % kRowQuads * 4;
-      if (first_token + token >= w.m || first_row + row >= w.n) continue;
-      float4 sum = make_float4(0, 0, 0, 0);
-      for (int p = 0; p < w.split; ++p) {
-#pragma unroll
-        for (int s = 0; s < S::kSlices; ++s) {
-          const float4 v = sm90::load_of_cluster(
-              at + s * S::kSliceBytes + (token * S::kLd + row) * 4, static_cast<uint32_t>(p));
-          sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-        }
-      }
-      store_rows(w, first_row + row, first_token + token, sum);
-    }
-  }
-};
-
 // ---- the products -------------------------------------------------------------------------------
 
 // A warpgroup: kWide strips of a tile, one slice of its inputs.
@@ -528,6 +183,9 @@ struct Consumer {
   static constexpr int kWide = S::kWide;
   static constexpr int kBits = S::kBits;
   static constexpr bool kOnSums = S::kOnSums;
+  using Codes = uint32_t[kWide][kStepBlocks][kBits];
+  using Fragments = uint32_t[kWide][2][4];
+  using Accumulators = float[kWide][kCount];
 
   const Work& w;
   const Ring<S>& ring;
@@ -599,7 +257,7 @@ struct Consumer {
     for (int j = 0; j < kCount; ++j) d[j] = fmaf(sum[j], j / 2 % 2 == 0 ? scale.x : scale.y, d[j]);
   }
 
-  __device__ void load_codes(uint32_t at, uint32_t (&codes)[kWide][kStepBlocks][kBits]) const {
+  __device__ void load_codes(uint32_t at, Codes& codes) const {
 #pragma unroll
     for (int s = 0; s < kWide; ++s) {
 #pragma unroll
@@ -613,31 +271,65 @@ struct Consumer {
     }
   }
 
-  // Steps [begin, end), added to d where scales are on sums; else d is what they make.
-  __device__ void run(int begin, int end, float (&d)[kWide][kCount]) {
-    float group[kOnSums ? kWide : 1][kOnSums ? kCount : 1];
-    float2 scale[kWide];
-    uint32_t a[2][kWide][2][4];
-    Grid grid[kWide];
+  // Of half c of a step: 32 inputs.
+  __device__ void make(uint32_t at, int c, const Codes& codes, Grid (&grid)[kWide],
+                       Fragments& a) const {
+    const int b = c / 2, half = c % 2;
 #pragma unroll
     for (int s = 0; s < kWide; ++s) {
-      scale[s] = make_float2(0, 0);
+      grid_of(at, s, b, half, grid[s]);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) {
-        if constexpr (kOnSums) {
-          group[s][j] = 0;
-        } else {
-          d[s][j] = 0;
-        }
+      for (int j = 0; j < 2; ++j) {
+        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], w.has_zeros != 0, a[s][j]);
       }
     }
+  }
+
+  static __device__ void multiply(uint32_t x, int c, const Fragments& a, Accumulators& sums) {
+    sm90::wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int from = c / 2 * S::kXBlockBytes + (2 * (c % 2) + j) * 32;
+      const uint32_t tile = x + (from >> 4);
+#pragma unroll
+      for (int s = 0; s < kWide; ++s) sm90::wgmma(sums[s], a[s][j], tile, !kOnSums || c + j != 0);
+    }
+    sm90::wgmma_commit();
+  }
+
+  // Groups' sums times their scales, once no product is under way.
+  static __device__ void add_groups(Accumulators& d, Accumulators& group,
+                                    const float2 (&scale)[kWide]) {
+    sm90::wgmma_wait<0>();
+#pragma unroll
+    for (int s = 0; s < kWide; ++s) {
+      sm90::keep(group[s]);
+      add(d[s], group[s], scale[s]);
+    }
+  }
+
+  static __device__ void zero(Accumulators& sums) {
+#pragma unroll
+    for (int s = 0; s < kWide; ++s) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) sums[s][j] = 0;
+    }
+  }
+
+  // Steps [begin, end), added to d where scales are on sums; else d is what they make.
+  __device__ void run(int begin, int end, Accumulators& d) {
+    Accumulators group;  // where scales are on sums
+    float2 scale[kWide] = {};
+    Fragments a[2];
+    Grid grid[kWide];
+    zero(kOnSums ? group : d);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
       if (!ready) sm90::barrier_wait(full, phase);
       // The same in all lanes, which the compiler sees by this: descriptions are uniform registers.
       const uint32_t at = __shfl_sync(0xffffffffu, stage, 0);
       const uint32_t x = sm90::describe_tile(at);
-      uint32_t codes[kWide][kStepBlocks][kBits];
+      Codes codes;
       load_codes(at, codes);
       uint32_t pair[kWide];
       if constexpr (kOnSums) {
@@ -649,63 +341,35 @@ struct Consumer {
       // A half's weights are made while the tensor cores have those of the one before.
 #pragma unroll
       for (int c = 0; c < 2 * kStepBlocks; ++c) {
-        const int b = c / 2, half = c % 2;
-#pragma unroll
-        for (int s = 0; s < kWide; ++s) {
-          grid_of(at, s, b, half, grid[s]);
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], w.has_zeros != 0,
-                                      a[half][s][j]);
-          }
-        }
+        make(at, c, codes, grid, a[c % 2]);
         if constexpr (kOnSums) {
-          if (c == 0) {  // the sums of the group before are done
-            sm90::wgmma_wait<0>();
+          if (c == 0) {
+            add_groups(d, group, scale);
 #pragma unroll
             for (int s = 0; s < kWide; ++s) {
-              sm90::keep(group[s]);
-              add(d[s], group[s], scale[s]);
               scale[s] = f32_scales_of<kBits>(pair[s], w.scales_are_bf16 != 0);
             }
           }
         }
-        sm90::wgmma_fence();
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int from = b * S::kXBlockBytes + (2 * half + j) * 32;
-          const uint32_t tile = x + (from >> 4);
-#pragma unroll
-          for (int s = 0; s < kWide; ++s) {
-            if constexpr (kOnSums) {
-              sm90::wgmma(group[s], a[half][s][j], tile, c + j != 0);
-            } else {
-              sm90::wgmma(d[s], a[half][s][j], tile, 1);
-            }
-          }
-        }
-        sm90::wgmma_commit();
+        multiply(x, c, a[c % 2], kOnSums ? group : d);
         sm90::wgmma_wait<1>();
         if (c == 0) release();
         if (c == 2) advance();
       }
     }
-    sm90::wgmma_wait<0>();
-    release();
+    if constexpr (kOnSums) {
+      add_groups(d, group, scale);
+    } else {
+      sm90::wgmma_wait<0>();
 #pragma unroll
-    for (int s = 0; s < kWide; ++s) {
-      if constexpr (kOnSums) {
-        sm90::keep(group[s]);
-        add(d[s], group[s], scale[s]);
-      } else {
-        sm90::keep(d[s]);
-      }
+      for (int s = 0; s < kWide; ++s) sm90::keep(d[s]);
     }
+    release();
   }
 
   // Slices add their sums, in the first one's registers. Barriers of the strip: 2, 4, ...: they are
   // handed over; 3, 5, ...: they were read.
-  __device__ void hand_over(bool again, float (&sums)[kWide][kCount]) {
+  __device__ void hand_over(bool again, Accumulators& sums) {
     const int barrier = 2 + 2 * strip;
     uint32_t at = end_of_ring() + strip * 128 * kCount * 4 + threadIdx.x % 128 * 16;
     if (slice == 0) {
@@ -741,13 +405,9 @@ struct Consumer {
     Segment g;
     bool owing = false;  // sums were left, and nobody was told
     for (bool again = false; all.next(g); again = true) {
-      float d[kWide][kCount];
+      Accumulators d;
       if constexpr (kOnSums) {
-#pragma unroll
-        for (int s = 0; s < kWide; ++s) {
-#pragma unroll
-          for (int j = 0; j < kCount; ++j) d[s][j] = 0;
-        }
+        zero(d);
         const int middle = owing ? min(g.begin + kStepsBeforeTelling, g.end) : g.begin;
 #pragma unroll 1
         for (int part = owing ? 0 : 1; part < 2; ++part) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "quant/keys.h"
@@ -26,6 +28,11 @@ constexpr std::string_view kHarmless =
     "use_quant_input scale_calculation_mode multimodal quant_nontext_module model_free "
     "supported_types rotation_config hadamard_config spinquant_config";
 
+// Words of labels, layouts and backends: at least one stands in each ("auto_round:gptq:exllamav2").
+constexpr std::string_view kLabels[] = {"auto",   "round", "gptq", "awq",     "exllama", "triton",
+                                        "marlin", "fp",    "llm",  "ipex",    "itrex",   "hpu",
+                                        "cuda",   "cpu",   "gpu",  "bitblas", "torch"};
+
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
@@ -36,6 +43,13 @@ Result<void> read_packing(const Json& dictionary, Config& config) {
   if (label.empty()) {
     NIBBLE_ASSIGN(label, dictionary.get_string_or("backend", "auto"));
     key = "backend";
+  }
+  if (std::none_of(std::begin(kLabels), std::end(kLabels),
+                   [&](std::string_view word) { return contains(label, word); })) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{}: {} is \"{}\", which is not known: it decides how zero points are "
+                            "stored",
+                            dictionary.where(), key, label));
   }
   GptqLayout& ints = config.general.ints;
   const bool own = contains(label, "auto_round") || contains(label, "autoround");

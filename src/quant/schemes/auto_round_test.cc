@@ -250,6 +250,9 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "rotation_config": {"hadamard": "random"})"),
             "config.json: quantization_config: rotation_config is given: the inputs of its layers "
             "are to be rotated, which is not done yet");
+  EXPECT_EQ(message(load_layer(e.checkpoint(), e.config("zip", true, ""), e.layer())),
+            "config.json: quantization_config: packing_format is \"zip\", which is not known: it "
+            "decides how zero points are stored");
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "extra_config": 7)"),
             "config.json: quantization_config: extra_config: expected an object, found the integer "
             "7");

@@ -100,10 +100,16 @@ Result<void> read_number_type(const Json& arguments, Arguments& out) {
   if (out.bits < 2 || out.bits > 8) {
     return both(arguments, "num_bits", "type", "integers of 2 to 8 bits are read");
   }
-  NIBBLE_ASSIGN(const std::string scale, arguments.get_string_or("scale_dtype", ""));
-  out.power_of_two = scale == "torch.uint8" || scale == "uint8" ||
-                     scale == "torch.float8_e8m0fnu" || scale == "float8_e8m0fnu";
-  return {};
+  out.names_scale = arguments.find_set("scale_dtype") != nullptr;
+  NIBBLE_ASSIGN(std::string scale, arguments.get_string_or("scale_dtype", "float32"));
+  if (scale.starts_with("torch.")) scale.erase(0, 6);
+  out.power_of_two = scale == "uint8" || scale == "float8_e8m0fnu";
+  for (const char* known :
+       {"uint8", "float8_e8m0fnu", "float8_e4m3fn", "float32", "bfloat16", "float16", "float64"}) {
+    if (scale == known) return {};
+  }
+  return wrong(arguments, ErrorCode::kUnsupported,
+               fmt::format("{}, which is not known", shown(arguments, "scale_dtype")));
 }
 
 Result<Arguments> read_arguments(const Json& from, std::vector<std::string>& warnings) {

@@ -91,6 +91,10 @@ Result<void> read_groups(const Json& dictionary, Config& config) {
     NIBBLE_TRY(check_format(value));
     NIBBLE_ASSIGN(Group group, read_group(value, name, config));
     NIBBLE_ASSIGN(const std::vector<std::string> names, names_key(value, "targets"));
+    if (groups.size() > 1 && value.find_set("targets") == nullptr) {
+      return fail(ErrorCode::kNotFound,
+                  fmt::format("{}: targets is missing, and it is not the only group", group.where));
+    }
     if (!group.weights) {
       config.notes.push_back(fmt::format(
           "{}: quantizes no weights: nothing of it is applied to a layer", group.where));

@@ -37,6 +37,7 @@ struct Arguments {
   bool local = false;         // those of the groups, below a stored one of the whole tensor
   bool act_order = false;     // actorder "group"
   bool power_of_two = false;  // scales are bytes, exponents of two
+  bool names_scale = false;   // scale_dtype is given
 };
 
 struct Group {

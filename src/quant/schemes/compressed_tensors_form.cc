@@ -144,7 +144,7 @@ Result<void> check_sizes(const LinearLayer& layer, const Form& f) {
 }
 
 // The grid of compressed-tensors' own fake quantization.
-void find_activation(const Arguments& in, Form& f) {
+void find_activation(const Arguments& in, bool mx_weights, Form& f) {
   using Activation = tensor::ActivationFormat;
   Activation& a = f.activation;
   a.type = !in.is_float   ? Activation::Type::kS8
@@ -162,7 +162,11 @@ void find_activation(const Arguments& in, Form& f) {
                                  : Activation::Granularity::kToken;
   a.group = in.group;
   if (in.strategy == Strategy::kTensorGroup) a.scale_rule = Activation::ScaleRule::kE4M3;
-  if (in.power_of_two) a.scale_rule = Activation::ScaleRule::kE8M0Even;
+  // Version 0.12 named no scale_dtype: fp4 in groups of 32 was MX, as the scales of the weights
+  // show.
+  const bool unnamed_mx =
+      mx_weights && !in.names_scale && in.is_float && in.bits == 4 && in.group == 32;
+  if (in.power_of_two || unnamed_mx) a.scale_rule = Activation::ScaleRule::kE8M0Even;
   if (a.is_static) f.input_scale = "input_scale";
   if (in.local) f.input_scale = "input_global_scale";
 }
@@ -236,7 +240,10 @@ Result<Form> form_of(const LinearLayer& layer, const TensorLookup& tensors, Stor
   NIBBLE_TRY(find_granularity(layer, tensors, *group->weights, f));
   NIBBLE_TRY(find_packing(layer, tensors, *codes, *group->weights, dense_words, f));
   if (group->inputs) {
-    find_activation(*group->inputs, f);
+    const TensorInfo* scale = find_tensor(tensors, layer.module, "weight_scale");
+    const bool bytes =
+        scale != nullptr && (scale->dtype == DType::kU8 || scale->dtype == DType::kE8M0);
+    find_activation(*group->inputs, bytes, f);
     f.unused_input = fmt::format("{} does not ask for it", group->inputs->where);
   }
   return f;

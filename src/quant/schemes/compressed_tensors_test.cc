@@ -370,6 +370,21 @@ TEST(compressed_tensors, inputs_are_held_as_the_group_says) {
   }
 }
 
+TEST(compressed_tensors, fp4_inputs_beside_mx_weights_are_mx_also_where_no_scale_dtype_says_so) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight_packed", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0x21));
+  checkpoint.add<uint8_t>(kModule + ".weight_scale", DType::kU8, {1, 1}, {127});
+  const std::string fp4 = R"("num_bits": 4, "type": "float", "group_size": 32)";
+  const auto shown = [&](const std::string& inputs) {
+    const auto weight = load_layer(checkpoint, dictionary(fp4, inputs), layer(1, 32));
+    return weight ? tensor::to_string(weight->activation) : message(weight);
+  };
+  EXPECT_EQ(shown(fp4 + R"(, "dynamic": true)"), "e2m1 g32 x e8m0");
+  EXPECT_EQ(shown(fp4 + R"(, "dynamic": true, "scale_dtype": "torch.bfloat16")"), "e2m1 g32");
+  EXPECT_EQ(shown(R"("num_bits": 8, "type": "float", "group_size": 32, "dynamic": true)"),
+            "e4m3 g32");
+}
+
 TEST(compressed_tensors, static_inputs_need_their_scale_and_zero_point) {
   const std::string inputs = R"("num_bits": 8, "dynamic": false, "symmetric": false)";
   TestCheckpoint checkpoint = with_packed(2, 16, 4, 2);
@@ -666,6 +681,11 @@ TEST(compressed_tensors, unknown_values_are_refused_wherever_they_stand) {
       refusal(dictionary(R"("strategy": "row")")),
       w + "strategy is \"row\"; known are: tensor, channel, group, tensor_group, block, token, "
           "attn_head");
+  EXPECT_EQ(refusal(dictionary(kFp8 + R"(, "scale_dtype": "torch.float6")")),
+            w + "scale_dtype is \"torch.float6\", which is not known");
+  EXPECT_EQ(refusal(R"({"quant_method": "compressed-tensors", "config_groups": {
+                "g": {"targets": ["Linear"], "weights": {}}, "h": {"weights": {}}}})"),
+            kGroups + "h: targets is missing, and it is not the only group");
   EXPECT_EQ(refusal(dictionary(R"("actorder": 3)")),
             w + "actorder is 3; known are: false, true, group, dynamic, weight, static");
   EXPECT_EQ(refusal(dictionary(R"("strategy": "block", "block_structure": [128])")),

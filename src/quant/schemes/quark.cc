@@ -46,10 +46,11 @@ class QuarkConfig : public QuantizationConfig {
     }
     NIBBLE_ASSIGN(const ScaleBeside scale, scale_beside(layer, tensors, *weight));
     if (weight->dtype == DType::kS32 || weight->dtype == DType::kS8) {
-      return quark_ints_method(
-          layer, tensors,
-          {.reordered = config_.pack_reordered, .symmetric = config.symmetric, .is_signed = config_.signed_ints},
-          config.activation);
+      return quark_ints_method(layer, tensors,
+                               {.reordered = config_.pack_reordered,
+                                .symmetric = config.symmetric,
+                                .is_signed = config.is_signed},
+                               config.activation);
     }
     ScaledCodes codes;
     codes.scheme = scheme();

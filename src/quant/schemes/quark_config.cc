@@ -61,12 +61,19 @@ Result<ActivationFormat> mx_activation(const Json& spec) {
   return per_group(type_of(dtype), group, rule);
 }
 
+// e5m3, of which scales are bytes too, is none of them.
+Result<std::string> scale_format(const Json& spec, std::string_view absent) {
+  if (spec.find_set("scale_format") == nullptr) return std::string(absent);
+  return choice_key(spec, "scale_format", {"float32", "e8m0", "e4m3", "float16", "bfloat16"});
+}
+
 // input_tensors -> the activations.
 Result<ActivationFormat> activation_of(const Json& config) {
   using Granularity = ActivationFormat::Granularity;
   ActivationFormat out;
   const Json* spec = spec_in(config, "input_tensors");
   if (spec == nullptr) return out;
+  NIBBLE_TRY(spec->get_string("dtype"));  // it has no default
   NIBBLE_ASSIGN(const std::string dtype, choice_key(*spec, "dtype",
                                                     {"fp8_e4m3", "int8", "fp4", "fp6_e2m3",
                                                      "fp6_e3m2", "mx", "float16", "bfloat16"}));
@@ -83,7 +90,7 @@ Result<ActivationFormat> activation_of(const Json& config) {
     NIBBLE_ASSIGN(out.group, group_size_key(*spec, "group_size"));
     const Json* levels = config.find_set("input_tensors");
     NIBBLE_ASSIGN(const std::string scales,
-                  spec->get_string_or("scale_format", dtype == "fp4" ? "e8m0" : "float32"));
+                  scale_format(*spec, dtype == "fp4" ? "e8m0" : "float32"));
     if (dtype == "fp4" && levels->is_array()) {
       out.scale_rule = ScaleRule::kE4M3;
     } else if (scales == "e8m0") {
@@ -102,6 +109,22 @@ Result<ActivationFormat> activation_of(const Json& config) {
   return out;
 }
 
+// Of a specification of weights, or of a list of two levels, of which the last has the codes.
+Result<void> read_types(const Json& weight, LayerConfig& out) {
+  if (weight.is_array()) {
+    for (const Json& level : weight.as_array()) NIBBLE_TRY(read_types(level, out));
+    return {};
+  }
+  NIBBLE_TRY(weight.get_string("dtype"));  // it has no default
+  NIBBLE_ASSIGN(const std::string dtype,
+                choice_key(weight, "dtype",
+                           {"int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "fp6_e2m3",
+                            "fp6_e3m2", "fp4", "mx", "float16", "bfloat16", "float32"}));
+  NIBBLE_TRY(scale_format(weight, ""));
+  out.is_signed = !dtype.starts_with("uint");
+  return {};
+}
+
 Result<LayerConfig> read_layer(const Json& config) {
   LayerConfig out;
   if (config.find_set("bias") != nullptr) {
@@ -117,19 +140,9 @@ Result<LayerConfig> read_layer(const Json& config) {
   const Json* dtype = weight->find_set("dtype");
   out.mx = dtype != nullptr && dtype->is_string() && dtype->as_string() == "mx";
   NIBBLE_ASSIGN(out.dtype, weight->get_string_or(out.mx ? "mx_element_dtype" : "dtype", ""));
+  NIBBLE_TRY(read_types(*config.find("weight"), out));
   NIBBLE_ASSIGN(out.block, block_key(*weight, "block_size"));
   return out;
-}
-
-Result<void> read_signedness(const Json& layer, Config& config) {
-  const Json* weight = layer.find_set("weight");
-  if (weight != nullptr && weight->is_array() && !weight->as_array().empty()) {
-    weight = &weight->as_array().back();
-  }
-  if (weight == nullptr) return {};
-  NIBBLE_ASSIGN(const std::string dtype, weight->get_string_or("dtype", "int8"));
-  config.signed_ints = dtype.rfind("uint", 0) != 0;
-  return {};
 }
 
 Result<void> read_layers(const Json& dictionary, Config& config) {
@@ -149,12 +162,10 @@ Result<Config> read_config(const Json& dictionary) {
   check_keys(dictionary, kKnown, kHarmless, config.warnings);
   if (const Json* all = dictionary.find_set("global_quant_config")) {
     NIBBLE_ASSIGN(config.general, read_layer(*all));
-    NIBBLE_TRY(read_signedness(*all, config));
   }
   if (const Json* types = dictionary.find_set("layer_type_quant_config")) {
     if (const Json* linear = types->find_set("Linear")) {
       NIBBLE_ASSIGN(config.general, read_layer(*linear));
-      NIBBLE_TRY(read_signedness(*linear, config));
     }
   }
   NIBBLE_TRY(read_layers(dictionary, config));

@@ -27,6 +27,7 @@ struct LayerConfig {
   tensor::ActivationFormat activation;
   bool quantizes_weights = false;
   bool symmetric = true;  // integer weights
+  bool is_signed = true;  // int4 and uint4 are stored alike
   std::string dtype;      // of the weights; of dtype "mx" its elements
   bool mx = false;
   Area block;
@@ -40,7 +41,6 @@ struct Config {
   LayerRules<LayerConfig> layers;
   NameMatcher excluded;
   bool pack_reordered = true;
-  bool signed_ints = true;  // int4 and uint4 are stored alike: one kind of integers a folder
   std::vector<std::string> warnings;
 };
 

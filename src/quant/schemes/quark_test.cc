@@ -105,6 +105,30 @@ TEST(quark, int4_groups_are_stored_turned_and_in_the_order_of_autoawq) {
   }
 }
 
+TEST(quark, each_layers_own_type_says_whether_its_codes_are_signed) {
+  TestCheckpoint checkpoint;
+  checkpoint.add(kModule + ".weight", DType::kS32, {8, 1},
+                 pack({-8, -1, 0, 7, 1, 2, 3, 4, -8, -8, -8, -8, -8, -8, -8, -8, 0, 0, 0, 0, 0, 0,
+                       0,  0,  0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,  0,  0, 0, 0, 0, 0, 0,
+                       0,  0,  0, 0, 0, 0, 0, 0, 0,  0,  0,  0,  0,  0,  0,  0,  0, 0, 0, 0}));
+  checkpoint.add(kModule + ".weight_scale", DType::kF32, {8}, std::vector<float>(8, 1));
+  const auto first = [&](const char* all, const char* own) {
+    const auto weight = load_layer(
+        checkpoint,
+        config(
+            fmt::format(R"({{"dtype": "{}", "qscheme": "per_channel", "symmetric": true}})", all),
+            "null",
+            fmt::format(R"(, "layer_quant_config": {{"*.mlp.*": {{"weight": {{"dtype": "{}",
+                                "qscheme": "per_channel", "symmetric": true}}}}}})",
+                        own)),
+        {kModule, 8, 8, false, {}});
+    EXPECT_TRUE(weight) << message(weight);
+    return weight ? dequantize(*weight)[0] : 0;
+  };
+  EXPECT_EQ(first("uint4", "int4"), -8);
+  EXPECT_EQ(first("int4", "uint4"), 8);
+}
+
 TEST(quark, int4_over_fp8_has_a_scale_for_all_beside_those_of_the_outputs) {
   TestCheckpoint checkpoint;
   checkpoint.add(kModule + ".weight", DType::kS32, {2, 1},
@@ -281,6 +305,19 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
                 {"weight": {"dtype": "int8"}, "bias": {"dtype": "int8"}}})")),
             "config.json: quantization_config: global_quant_config: the bias is quantized, which "
             "is not read");
+  const std::string types =
+      "int8, uint8, int4, uint4, fp8_e4m3, fp8_e5m2, fp6_e2m3, fp6_e3m2, fp4, mx, float16, "
+      "bfloat16, float32";
+  EXPECT_EQ(message(parse_config(checkpoint, config(R"({"dtype": "mx6"})"))),
+            at + "weight: dtype is \"mx6\"; known are: " + types);
+  EXPECT_EQ(
+      message(parse_config(checkpoint, config(R"({"dtype": "fp4", "scale_format": "e5m3"})"))),
+      at + "weight: scale_format is \"e5m3\"; known are: float32, e8m0, e4m3, float16, "
+           "bfloat16");
+  EXPECT_EQ(message(parse_config(checkpoint, config(R"({"qscheme": "per_tensor"})"))),
+            at + "weight: key \"dtype\" is missing");
+  EXPECT_EQ(message(parse_config(checkpoint, config(kFp8, R"({"qscheme": "per_tensor"})"))),
+            at + "input_tensors: key \"dtype\" is missing");
   TestCheckpoint bare;
   bare.add(kModule + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   EXPECT_EQ(
