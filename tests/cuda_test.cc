@@ -8,6 +8,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nibble/nibble.h"
@@ -321,12 +322,12 @@ TEST_F(OnCard, memory_that_runs_out_leaves_a_session_as_it_was) {
   {
     auto hog = device::Cuda::open(0);
     ASSERT_TRUE(hog) << hog.error().message;
-    std::vector<void*> held;
+    std::vector<std::pair<void*, size_t>> held;
     for (size_t bytes = size_t{64} << 30; bytes >= 512; bytes /= 2) {
-      while (void* memory = (*hog)->allocate(bytes)) held.push_back(memory);
+      while (void* memory = (*hog)->allocate(bytes)) held.emplace_back(memory, bytes);
     }
     const auto refused = session.logits(many);
-    for (void* memory : held) (*hog)->release(memory);
+    for (const auto& [memory, bytes] : held) (*hog)->release(memory, bytes);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
     std::printf("%s\n", refused.error().message.c_str());

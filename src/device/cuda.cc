@@ -179,9 +179,41 @@ Result<std::shared_ptr<Cuda>> Cuda::open(int index) {
 Cuda::~Cuda() {
   if (context_ == nullptr) return;
   for (const Scratch& scratch : scratch_) {
-    if (scratch.data != nullptr) release(scratch.data);
+    if (scratch.data != nullptr) device_->release(context_, scratch.data);
   }
+  release_kept();
   device_->close(context_);
+}
+
+void* Cuda::allocate(size_t bytes) {
+  ++generation_;
+  if (const auto found = kept_.find(bytes); found != kept_.end()) {
+    void* memory = found->second;
+    kept_.erase(found);
+    kept_bytes_ -= bytes;
+    return memory;
+  }
+  void* memory = device_->allocate(context_, bytes);
+  if (memory != nullptr || kept_.empty()) return memory;
+  release_kept();
+  return device_->allocate(context_, bytes);
+}
+
+void Cuda::release(void* memory, size_t bytes) {
+  ++generation_;
+  constexpr size_t kShare = 64;
+  if (kept_bytes_ + bytes > static_cast<size_t>(gpu_.memory_bytes) / kShare) {
+    return device_->release(context_, memory);
+  }
+  device_->wait(context_);  // kernels may still use it, and copies come by another stream
+  kept_.emplace(bytes, memory);
+  kept_bytes_ += bytes;
+}
+
+void Cuda::release_kept() {
+  for (const auto& [bytes, memory] : kept_) device_->release(context_, memory);
+  kept_.clear();
+  kept_bytes_ = 0;
 }
 
 void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {
@@ -222,7 +254,10 @@ std::byte* Cuda::scratch(int slot, size_t bytes) {
   if (scratch.size < bytes || scratch.data == nullptr) {
     const size_t least = std::max(bytes, size_t{256});
     size_t wanted = std::max(least, scratch.size + scratch.size / 2);
-    if (scratch.data != nullptr) release(scratch.data);
+    if (scratch.data != nullptr) {  // a larger one may need its place
+      ++generation_;
+      device_->release(context_, scratch.data);
+    }
     scratch = {};
     scratch.data = static_cast<std::byte*>(allocate(wanted));
     if (scratch.data == nullptr && wanted > least) {  // what the plan counted may be all there is

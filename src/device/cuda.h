@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -52,15 +53,11 @@ class Cuda {
   const kernels::CudaKernels& kernels() const { return *kernels_; }
   NibbleCudaContext* context() const { return context_; }
 
-  // Memory of the card; null when it has no more. For Memory, which owns it.
-  void* allocate(size_t bytes) {
-    ++generation_;
-    return device_->allocate(context_, bytes);
-  }
-  void release(void* memory) {
-    ++generation_;
-    device_->release(context_, memory);
-  }
+  // Memory of the card; null when it has no more. For Memory, which owns it. What was given back is
+  // kept for who next wants as much, up to a share of the card's memory: the driver takes many
+  // microseconds for each piece, and a prompt's cache has hundreds.
+  void* allocate(size_t bytes);
+  void release(void* memory, size_t bytes);
   // Changes whenever memory was taken or given back: addresses that were recorded may be old then.
   uint64_t generation() const { return generation_; }
 
@@ -87,6 +84,8 @@ class Cuda {
  private:
   Cuda() = default;
 
+  void release_kept();
+
   struct Scratch {
     std::byte* data = nullptr;
     size_t size = 0;
@@ -101,6 +100,8 @@ class Cuda {
   const kernels::CudaKernels* kernels_ = nullptr;
   NibbleCudaContext* context_ = nullptr;
   Scratch scratch_[kSlots];
+  std::multimap<size_t, void*> kept_;  // by size
+  size_t kept_bytes_ = 0;
 };
 
 }  // namespace nibble::device

@@ -27,6 +27,8 @@ struct NibbleCudaContext {
   void* tile_work = nullptr;             // matmul/cuda_tiles.cu: of products in tiles; on Hopper
   // For blocks that count who is last; whoever is puts its counter back to 0.
   static constexpr int64_t kCounters = 4096;
+  // Behind them, what the blocks of sample() have found so far: 0 between two of its kernels.
+  static constexpr int64_t kBestBytes = 16;
   unsigned* counters = nullptr;
   cudaEvent_t marked = nullptr;
   bool failed = false;

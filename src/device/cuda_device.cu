@@ -111,7 +111,8 @@ NibbleCudaContext* open(int index, char* error, size_t size) {
   if (code == cudaSuccess) {
     code = cudaEventCreateWithFlags(&context->marked, cudaEventDisableTiming);
   }
-  constexpr size_t kCounterBytes = NibbleCudaContext::kCounters * sizeof(unsigned);
+  constexpr size_t kCounterBytes =
+      NibbleCudaContext::kCounters * sizeof(unsigned) + NibbleCudaContext::kBestBytes;
   if (code == cudaSuccess) code = cudaMalloc(&context->counters, kCounterBytes);
   if (code == cudaSuccess) {  // in the kernels' own stream, which does not wait for another
     code = cudaMemsetAsync(context->counters, 0, kCounterBytes, context->stream);
@@ -246,10 +247,10 @@ const char* error(const NibbleCudaContext* context) {
 }
 
 constexpr NibbleCudaDevice kDevice = {
-    count,         info,          free_memory,   open,        close,         allocate,
-    release,       to_device,     to_host,       stage,       send,          allocate_host,
-    release_host,  upload,        mark,          wait_for_mark, wait,        begin_recording,
-    end_recording, replay,        release_graph, error};
+    count,         info,      free_memory,   open,          close, allocate,
+    release,       to_device, to_host,       stage,         send,  allocate_host,
+    release_host,  upload,    mark,          wait_for_mark, wait,  begin_recording,
+    end_recording, replay,    release_graph, error};
 
 }  // namespace
 

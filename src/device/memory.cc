@@ -63,7 +63,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
 Memory::~Memory() { release(); }
 
 void Memory::release() {
-  if (cuda_ != nullptr && data_ != nullptr) cuda_->release(data_);
+  if (cuda_ != nullptr && data_ != nullptr) cuda_->release(data_, size_);
 }
 
 Result<Floats> Floats::place(Stream& stream, std::span<const float> values) {

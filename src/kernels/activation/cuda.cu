@@ -28,8 +28,8 @@ __device__ float apply(Activation f, float x) {
 // body(row, column) for every element of (m, n).
 template <class Body>
 __global__ void __launch_bounds__(kThreads) for_elements(int64_t m, int64_t n, Body body) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
     for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) body(row, i);
@@ -49,8 +49,8 @@ template <class Y>
 __global__ void __launch_bounds__(kThreads)
     activate_fours(Activation f, const float* x, int64_t ldx, const float* up, int64_t ldu, Y* y,
                    int64_t ldy, int64_t m, int64_t n) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= n) return;
   for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
@@ -80,8 +80,8 @@ struct Activate {
 
 // A block column for each of the rows.
 __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64_t m) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const CudaRows::Row& row = rows.row[blockIdx.z];
   const int64_t j = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (j >= row.n) return;

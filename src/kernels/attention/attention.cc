@@ -218,9 +218,13 @@ void attention(device::Stream& stream, const Ops& ops, const AttentionConfig& co
 
 namespace {
 
-// Into how many parts a card cuts a context at most: one block of each for every multiprocessor.
-int64_t splits_for(const device::Gpu& gpu, int64_t units) {
-  return std::clamp<int64_t>(gpu.multiprocessors / units, 1, 128);
+// Into how many parts a card cuts a context at most: one block of each for every multiprocessor,
+// and each with so many keys that it is worth a block. What was recorded for a number of pages is
+// made anew when there are more.
+int64_t splits_for(const device::Gpu& gpu, int64_t units, int64_t room) {
+  constexpr int64_t kLeastKeys = 64;
+  const int64_t blocks = std::clamp<int64_t>(gpu.multiprocessors / units, 1, 128);
+  return std::min(blocks, ceil_div(room, kLeastKeys));
 }
 
 void attend_on_card(device::Cuda& cuda, const AttentionConfig& config, const KvCache& cache,
@@ -254,7 +258,7 @@ void attend_on_card(device::Cuda& cuda, const AttentionConfig& config, const KvC
   call.placed = step.placed_position;
   const int64_t kv_heads = cache.shape().heads;
   const int64_t units = kv_heads * ceil_div(config.heads / kv_heads, kTogether);
-  call.splits = splits_for(cuda.gpu(), units);
+  call.splits = splits_for(cuda.gpu(), units, cache.room());
   const int64_t floats = units * call.splits * kTogether * (cache.shape().value_dim + 2);
   call.work = reinterpret_cast<float*>(
       cuda.scratch(kAttentionCudaSlot, static_cast<size_t>(floats) * sizeof(float)));
@@ -278,8 +282,8 @@ void attend(device::Stream& stream, const Ops& ops, const AttentionConfig& confi
     rotate(stream, ops, *step.rope, step.k, step.ldk, shape.heads, shape.key_dim);
   }
   cache.append(stream, ops, step.k, step.ldk, step.v, step.ldv, step.m);
-  attention(stream, ops, config, cache, step.q, step.ldq, step.position, step.m,
-            step.out.f32(), step.ldo);
+  attention(stream, ops, config, cache, step.q, step.ldq, step.position, step.m, step.out.f32(),
+            step.ldo);
 }
 
 }  // namespace nibble::kernels

@@ -48,8 +48,8 @@ __device__ void keep(const CudaKv& kv, int64_t head, int64_t token, bool of_valu
 // A warp for each head of each token: q's and k's are turned, k's and v's kept.
 template <class T>
 __global__ void __launch_bounds__(kThreads) keep_tokens(CudaStep step) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const CudaKv& kv = step.kv;
   const int64_t position = step.placed != nullptr ? *step.placed : step.position;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -89,8 +89,8 @@ __device__ RowCode held(const CudaKv& kv, int64_t head, int64_t token, bool of_v
 // threads (kTile).
 template <class T>
 __global__ void __launch_bounds__(kTile) attend_to_all(CudaStep step, int64_t first_token) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   extern __shared__ float shared[];
   const CudaKv& kv = step.kv;
   float* query = shared;

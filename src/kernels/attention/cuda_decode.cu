@@ -60,12 +60,12 @@ __device__ Part part_of(const CudaStep& step) {
   out.first_key = step.window > 0 && end > step.window ? end - step.window : 0;
   const int64_t first = out.first_key / kTile;
   const int64_t all = (end + kTile - 1) / kTile - first;
-  const int64_t share = (all + gridDim.x - 1) / gridDim.x;
+  const int64_t share = (all + gridDim.y - 1) / gridDim.y;
   const int64_t least = all > kMostAlone ? 2 : 1;
   const int64_t each = share < least ? least : share;
   out.active = static_cast<int>((all + each - 1) / each);
-  out.first_tile = first + blockIdx.x * each;
-  const int64_t left = all - blockIdx.x * each;
+  out.first_tile = first + blockIdx.y * each;
+  const int64_t left = all - blockIdx.y * each;
   out.tiles = left < each ? left : each;
   return out;
 }
@@ -293,24 +293,26 @@ __device__ void join_warps(const CudaStep& step, const float* sums, const float2
 
 #endif  // __CUDA_ARCH__ >= 900
 
-// Grid: (splits, KV heads, sixteens of the query heads of one).
+// Grid: (KV heads, splits, sixteens of the query heads of one): the blocks that have a part of a
+// short context come first.
 template <class S, int D>
 __global__ void __launch_bounds__(Plan<S, D>::kThreads)
     decode_part(CudaStep step, unsigned* counters) {
 #if __CUDA_ARCH__ >= 900
   using M = Factor<S>;
   using P = Plan<S, D>;
+  let_next_start();
   extern __shared__ __align__(16) char shared[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t kv_head = blockIdx.y;
+  const int64_t kv_head = blockIdx.x;
   const int group = static_cast<int>(step.heads / step.kv.heads);
   const int64_t first_head = kv_head * group + blockIdx.z * kRows;
   const int left = group - static_cast<int>(blockIdx.z) * kRows;
   const int rows = left < kRows ? left : kRows;
   const Part part = part_of<P::kWarps * kKeys>(step);
-  const bool idle = static_cast<int>(blockIdx.x) >= part.active;
-  const bool last = static_cast<int>(blockIdx.x) == part.active - 1;
+  const bool idle = static_cast<int>(blockIdx.y) >= part.active;
+  const bool last = static_cast<int>(blockIdx.y) == part.active - 1;
   char* ring = shared + P::kRing + warp * P::kStages * P::kStage;
   const auto key_of = [&](int64_t tile) {
     return (part.first_tile + tile) * P::kWarps * kKeys + warp * kKeys;
@@ -336,7 +338,6 @@ __global__ void __launch_bounds__(Plan<S, D>::kThreads)
     *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
   }
   wait_for_previous();
-  let_next_start();
   if (idle) return;
 
   auto* fresh_scales = reinterpret_cast<float*>(shared + P::kScales);
@@ -402,8 +403,8 @@ __global__ void __launch_bounds__(Plan<S, D>::kThreads)
   // Of codes: a number that was not finite makes everything nan.
   const bool bad = P::kCodes && last && *step.kv.first_bad <= part.position;
   const int64_t unit = kv_head * gridDim.z + blockIdx.z;
-  float* parts = step.work + unit * gridDim.x * kRows * (D + 2);
-  float* own_part = part.active == 1 ? nullptr : parts + blockIdx.x * kRows * (D + 2);
+  float* parts = step.work + unit * gridDim.y * kRows * (D + 2);
+  float* own_part = part.active == 1 ? nullptr : parts + blockIdx.y * kRows * (D + 2);
   join_warps<D, P::kWarps>(step, sums, stats, own_part, bad ? NAN : value_scale, first_head, rows);
   if (part.active == 1) return;
   __shared__ bool is_last;
@@ -439,7 +440,7 @@ bool fits_tensor_cores(const NibbleCudaContext& context, const CudaStep& step) {
 
 void decode(NibbleCudaContext* context, const CudaStep& step) {
   const int64_t sixteens = (step.heads / step.kv.heads + kRows - 1) / kRows;
-  const dim3 grid(static_cast<unsigned>(step.splits), static_cast<unsigned>(step.kv.heads),
+  const dim3 grid(static_cast<unsigned>(step.kv.heads), static_cast<unsigned>(step.splits),
                   static_cast<unsigned>(sixteens));
   with_shape(step.kv, [&]<class S, int D>() {
     constexpr int kBytes = Plan<S, D>::kBytes;

@@ -155,7 +155,7 @@ __device__ void store(const CudaStep& step, const Row (&rows)[2], const Softmax&
 
 #endif  // __CUDA_ARCH__ >= 900
 
-// Grid: (64s of rows, KV heads).
+// Grid: (KV heads, 64s of rows).
 template <class S, int D>
 __global__ void __launch_bounds__(kThreadsOfBlock, D > 128 ? 1 : 2) prefill_block(CudaStep step) {
 #if __CUDA_ARCH__ >= 900
@@ -163,14 +163,14 @@ __global__ void __launch_bounds__(kThreadsOfBlock, D > 128 ? 1 : 2) prefill_bloc
   using P = Plan<S, D>;
   constexpr int kKeys = P::kKeys;
   extern __shared__ __align__(16) char shared[];
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int64_t kv_head = blockIdx.y;
+  const int64_t kv_head = blockIdx.x;
   const int64_t group = step.heads / step.kv.heads;
   const int64_t position = step.placed != nullptr ? *step.placed : step.position;
-  const int64_t first_row = (gridDim.x - 1 - blockIdx.x) * int64_t{kRows};
+  const int64_t first_row = (gridDim.y - 1 - blockIdx.y) * int64_t{kRows};
   const int64_t all_rows = step.m * group;
   const int64_t last_row = (first_row + kRows < all_rows ? first_row + kRows : all_rows) - 1;
   const int64_t end = position + last_row / group + 1;
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(kThreadsOfBlock, D > 128 ? 1 : 2) prefill_bloc
 
 void prefill(NibbleCudaContext* context, const CudaStep& step) {
   const int64_t rows = step.m * (step.heads / step.kv.heads);
-  const dim3 grid(static_cast<unsigned>((rows + kRows - 1) / kRows),
-                  static_cast<unsigned>(step.kv.heads));
+  const dim3 grid(static_cast<unsigned>(step.kv.heads),
+                  static_cast<unsigned>((rows + kRows - 1) / kRows));
   with_shape(step.kv, [&]<class S, int D>() {
     constexpr int kBytes = Plan<S, D>::kBytes;
     context->enter();

@@ -91,6 +91,8 @@ class KvCache {
 
   // For the kernels: pages, and where a head's part lies within each.
   const std::byte* const* pages() const { return page_data_.data(); }
+  // Tokens that fit into the pages there are.
+  int64_t room() const { return static_cast<int64_t>(page_data_.size()) * kPageTokens; }
   int64_t key_offset(int64_t head) const { return head * head_bytes_; }
   int64_t value_offset(int64_t head) const { return head * head_bytes_ + key_bytes_; }
   // Of the keys' scales; the values' follow kPageTokens floats later. -1 without token_scales.

@@ -26,8 +26,10 @@ inline int blocks_for(int64_t count) {
 constexpr int64_t kMostRows = 65535;
 
 // A kernel may be started while the one before it still runs (programmatic dependent launch). It
-// first does what needs nothing of that one, then calls wait_for_previous(); and it says with
-// let_next_start() that the next may come to that point. Every kernel that run() starts must wait.
+// first does what needs nothing of that one, then calls wait_for_previous(), before which it writes
+// nothing; and it says with let_next_start() that the next may come to that point. That it says at
+// once: the next then has the multiprocessors that the one before leaves (and weights come while
+// this kernel, which is small, waits). Every kernel that start() starts must wait.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads)
     matvec_rows(CudaWeight w, const float* x, int64_t ldx, float* y, int64_t ldy) {
   __shared__ float values[256];
   load_values<kBits>(w, values);
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t n = int64_t{blockIdx.x} * kRows + threadIdx.x / kWarp;
   if (n >= w.n) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

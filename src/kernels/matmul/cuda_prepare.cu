@@ -186,8 +186,8 @@ template <class Out, bool kTogether>
 __global__ void __launch_bounds__(kThreads)
     move_rows(const float* factor, const int32_t* order, const float* x, int64_t ldx, int64_t m,
               int64_t k, Out* out, int64_t ldo) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
   if (i >= ldo) return;
   for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
@@ -275,8 +275,8 @@ template <class Code>
 __global__ void __launch_bounds__(kWideRow)
     prepare_plain_rows(CudaInput input, const float* x, int64_t ldx, int64_t k, Code* out,
                        int64_t ldo, float* scale) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const ActivationFormat& f = input.activation;
   const auto* from = reinterpret_cast<const float4*>(x + blockIdx.x * ldx);
   auto* to = reinterpret_cast<uint32_t*>(out + blockIdx.x * ldo);

@@ -15,6 +15,7 @@ template <class Y>
 __global__ void __launch_bounds__(kMostThreads)
     rms_norm_vectors(const float* weight, int64_t n, float eps, int add_one, const float* delta,
                      int64_t ldd, float* residual, const float* x, int64_t ldx, Y* y, int64_t ldy) {
+  let_next_start();
   const int64_t row = blockIdx.x;
   const int64_t first = int64_t{threadIdx.x} * 4;
   const int64_t step = int64_t{blockDim.x} * 4;
@@ -28,7 +29,6 @@ __global__ void __launch_bounds__(kMostThreads)
     if (weight != nullptr && at < n) w[i] = *reinterpret_cast<const float4*>(weight + at);
   }
   wait_for_previous();
-  let_next_start();
   float4 d[kMostVectors];  // all are asked for before anything is written, which may be x
 #pragma unroll
   for (int i = 0; i < kMostVectors; ++i) {
@@ -77,8 +77,8 @@ template <class Y>
 __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add_one,
                               const float* delta, int64_t ldd, float* residual, const float* x,
                               int64_t ldx, Y* y, int64_t ldy) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const int64_t row = blockIdx.x;
   const float* from = x + row * ldx;
   float squares = 0;
@@ -101,8 +101,8 @@ __global__ void rms_norm_rows(const float* weight, int64_t n, float eps, int add
 template <class Y>
 __global__ void layer_norm_rows(const float* weight, const float* bias, int64_t n, float eps,
                                 const float* x, int64_t ldx, Y* y, int64_t ldy) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const float* from = x + blockIdx.x * ldx;
   Y* to = y + blockIdx.x * ldy;
   float sum = 0;

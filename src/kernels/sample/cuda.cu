@@ -1,4 +1,5 @@
-// sample.h on a card. One block does it all: a vocabulary of logits is read in a few microseconds.
+// sample.h on a card. All multiprocessors look for the largest logit; the block that is done last
+// does the rest: a vocabulary of logits is read in a few microseconds.
 // What is ranked comes out of a histogram of the logits' leading bits, refined until few enough are
 // left to be sorted; sums that decide are those of sample.cc, in its order and in double.
 #include "kernels/cuda/device.cuh"
@@ -43,7 +44,7 @@ struct Shared {
   int stretches[kBlock / kWarp];
   int counter;
   int chosen;
-  bool bad;
+  bool is_last;
 };
 
 __device__ double weight_of(const CudaSample& call, float logit, float largest) {
@@ -244,46 +245,55 @@ __device__ void draw_of_largest(const CudaSample& call, Shared& shared, float la
   answer(call, draw(call, shared, staying == 0 ? count : staying), CudaSampled::kDone);
 }
 
-// The thread's part of the logits, in rising order: of equal ones the first stays.
-__device__ unsigned long long best_of_thread(const CudaSample& call, Shared& shared) {
-  float top = NAN;  // no number is at most this
-  int64_t at = -1;
-  bool finite = true;
-  const auto look_at = [&](int64_t i, float raw) {
-    finite = finite && fabsf(raw) < INFINITY;
-    const float l = call.seen == nullptr ? raw : penalised(call, i);
-    if (l <= top) return;
-    top = l;
-    at = i;
-  };
-  const bool aligned = reinterpret_cast<uintptr_t>(call.logits) % 16 == 0;
-  const int64_t in_fours = aligned ? call.n / 4 * 4 : 0;
-#pragma unroll 8
-  for (int64_t i = int64_t{threadIdx.x} * 4; i < in_fours; i += 4 * kBlock) {
-    const float4 v = *reinterpret_cast<const float4*>(call.logits + i);
-    look_at(i, v.x);
-    look_at(i + 1, v.y);
-    look_at(i + 2, v.z);
-    look_at(i + 3, v.w);
+constexpr unsigned long long kBad = ~0ull;  // in the place of a rank: a logit is not finite
+constexpr int kPerBlock = 4 * kBlock;       // logits
+
+// What the blocks find together.
+struct Best {
+  unsigned long long rank;
+  unsigned blocks;
+};
+static_assert(sizeof(Best) <= NibbleCudaContext::kBestBytes);
+
+// The best of a block's part, or kBad.
+__device__ unsigned long long best_of_block(const CudaSample& call) {
+  unsigned long long best = 0;
+  bool bad = false;
+  const int64_t begin = int64_t{blockIdx.x} * kPerBlock;
+  const int64_t end = begin + kPerBlock < call.n ? begin + kPerBlock : call.n;
+#pragma unroll 4
+  for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
+    bad = bad || !isfinite(call.logits[i]);
+    best = Max::join(best, rank_of(penalised(call, i), i));
   }
-  for (int64_t i = in_fours + threadIdx.x; i < call.n; i += kBlock) look_at(i, call.logits[i]);
-  if (!finite) shared.bad = true;
-  return at < 0 ? 0 : rank_of(top, at);
+  return over_block<Max>(bad ? kBad : best);
 }
 
-__global__ void __launch_bounds__(kBlock) sample_one(CudaSample call) {
+__global__ void __launch_bounds__(kBlock) sample_one(CudaSample call, Best* of_all) {
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
-  wait_for_previous();
   let_next_start();
-  for (int64_t i = threadIdx.x; i < call.accepted_count; i += kBlock) {
+  wait_for_previous();
+  for (int64_t i = threadIdx.x; i < call.accepted_count; i += kBlock) {  // in each block the same
     if (call.accepted[i] < call.n) call.seen[call.accepted[i]] = 1;
   }
-  if (threadIdx.x == 0) shared.bad = false;
   __syncthreads();
-  unsigned long long best = best_of_thread(call, shared);
-  best = over_block<Max>(best);  // its barriers also publish `bad`
-  if (shared.bad) {
+  unsigned long long best = best_of_block(call);
+  if (threadIdx.x == 0) {
+    atomicMax(&of_all->rank, best);
+    __threadfence();
+    shared.is_last = atomicAdd(&of_all->blocks, 1u) + 1 == gridDim.x;
+    __threadfence();
+    if (shared.is_last) {
+      shared.best[0] = atomicExch(&of_all->rank, 0ull);
+      of_all->blocks = 0;
+    }
+  }
+  __syncthreads();
+  if (!shared.is_last) return;
+  best = shared.best[0];
+  __syncthreads();  // it is read
+  if (best == kBad) {
     if (threadIdx.x == 0) answer(call, 0, CudaSampled::kNotFinite);
     return;
   }
@@ -300,8 +310,8 @@ __global__ void __launch_bounds__(kBlock) sample_one(CudaSample call) {
 // A block for each row.
 __global__ void __launch_bounds__(kBlock)
     score_rows(const float* logits, int64_t n, const int32_t* targets, double* out) {
-  wait_for_previous();
   let_next_start();
+  wait_for_previous();
   const float* row = logits + blockIdx.x * n;
   float top = -INFINITY;
   int bad = 0;
@@ -321,7 +331,9 @@ __global__ void __launch_bounds__(kBlock)
 }  // namespace
 
 void sample(NibbleCudaContext* context, const CudaSample* call) {
-  start(context, "sample", sample_one, dim3(1), kBlock, sizeof(Shared), *call);
+  const dim3 grid(static_cast<unsigned>((call->n + kPerBlock - 1) / kPerBlock));
+  auto* best = reinterpret_cast<Best*>(context->counters + NibbleCudaContext::kCounters);
+  start(context, "sample", sample_one, grid, kBlock, sizeof(Shared), *call, best);
 }
 
 void score(NibbleCudaContext* context, const float* logits, int64_t m, int64_t n,
