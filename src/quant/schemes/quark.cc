@@ -44,7 +44,8 @@ class QuarkConfig : public QuantizationConfig {
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
       return unquantized_method(layer, tensors);
     }
-    if (config.quantizes_outputs && !feeds_attention(layer.module)) {
+    const bool cached = config_.quantizes_cache && feeds_attention(layer.module);
+    if (config.quantizes_outputs && !cached) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: its output_tensors are given; what a layer gives out is not "
                               "quantized here",
