@@ -66,6 +66,14 @@ class QuarkConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(const FloatScales scales,
                   read_stored_floats(layer, *weight, *scale.info,
                                      {config.block, "block_size", config.six_bits()}, codes));
+    // Nothing else says what four bits in bytes are.
+    if (codes.codes == Codes::kNibblesK && !config.dtype.empty() && config.dtype != "fp4") {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} {} {} has 4 bits for each input, but its dtype is \"{}\"; of "
+                              "such bytes fp4 is read",
+                              weight->name, tensor::name(weight->dtype),
+                              tensor::to_string(weight->shape), config.dtype));
+    }
     if (config.mx) NIBBLE_TRY(as_mx(*scale.info, scales, codes));
     if (find_tensor(tensors, layer.module, "weight_scale_2") != nullptr) {
       codes.scale2 = "weight_scale_2";

@@ -351,6 +351,16 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
       message(load_layer(bare, config(kFp8), kFp8Layer)),
       "model.layers.0.mlp.up_proj.weight is e4m3, but has no scale: neither weight_scale_inv nor "
       "weight_scale is stored");
+  TestCheckpoint nibbles;
+  nibbles.add(kModule + ".weight", DType::kU8, {1, 16}, std::vector<uint8_t>(16));
+  nibbles.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{127});
+  for (const char* dtype : {"int4", "fp6_e2m3"}) {
+    EXPECT_EQ(message(load_layer(nibbles, config(fmt::format(R"({{"dtype": "{}"}})", dtype)),
+                                 {kModule, 1, 32, false, {}})),
+              fmt::format("model.layers.0.mlp.up_proj.weight u8 (1, 16) has 4 bits for each input, "
+                          "but its dtype is \"{}\"; of such bytes fp4 is read",
+                          dtype));
+  }
   TestCheckpoint int8 = int8_checkpoint();
   int8.add(kModule + ".weight_scale", DType::kF32, {3}, std::vector<float>{1, 1, 1});
   EXPECT_EQ(message(load_layer(int8, config(R"({"dtype": "int8"})"), kInt8Layer)),
