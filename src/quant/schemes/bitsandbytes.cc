@@ -180,7 +180,7 @@ class Int8Method : public LinearMethod {
 constexpr std::string_view kKnown =
     "quant_method load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_use_double_quant "
     "bnb_4bit_quant_storage llm_int8_skip_modules llm_int8_threshold llm_int8_has_fp16_weight";
-// What another engine computes in, and where it keeps the weights.
+// What another engine computes in and keeps where.
 constexpr std::string_view kHarmless =
     "bnb_4bit_compute_dtype llm_int8_enable_fp32_cpu_offload bnb_4bit_blocksize";
 
@@ -234,7 +234,9 @@ class BitsandbytesConfig : public QuantizationConfig {
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "bitsandbytes"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
-  return parse_dictionary<BitsandbytesConfig>(facts);
+  NIBBLE_ASSIGN(auto config, parse_dictionary<BitsandbytesConfig>(facts));
+  NIBBLE_ASSIGN(config->notes, bnb_contradictions(facts));
+  return config;
 }
 
 constexpr std::string_view kAliases[] = {"bnb", "bitsandbytes-4bit", "bitsandbytes-8bit",

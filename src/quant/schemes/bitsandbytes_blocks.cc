@@ -143,4 +143,29 @@ Result<std::vector<float>> read_bnb_absmax(const BnbBlocks& blocks, int64_t size
   return read_absmax(blocks, size, offset, raw);
 }
 
+Result<std::vector<std::string>> bnb_contradictions(const CheckpointFacts& facts) {
+  if (facts.quantization == nullptr) return std::vector<std::string>();
+  const base::Json& dictionary = *facts.quantization;
+  bool nf4 = false, fp4 = false, int8 = false;
+  for (const TensorInfo& info : facts.tensors.all) {
+    const std::string_view name = info.name;
+    nf4 = nf4 || name.ends_with(".weight.quant_state.bitsandbytes__nf4");
+    fp4 = fp4 || name.ends_with(".weight.quant_state.bitsandbytes__fp4");
+    int8 = int8 || name.ends_with(".SCB");
+  }
+  std::vector<std::string> out;
+  const auto differs = [&](const std::string& said, std::string_view stored) {
+    out.push_back(
+        fmt::format("{}: {}, but {} is stored, which counts", dictionary.where(), said, stored));
+  };
+  NIBBLE_ASSIGN(const bool four, bool_key_or(dictionary, "load_in_4bit", true));
+  NIBBLE_ASSIGN(const bool eight, bool_key_or(dictionary, "load_in_8bit", true));
+  if (!four && (nf4 || fp4)) differs("load_in_4bit is false", nf4 ? "nf4" : "fp4");
+  if (!eight && int8) differs("load_in_8bit is false", "int8");
+  NIBBLE_ASSIGN(const std::string type, dictionary.get_string_or("bnb_4bit_quant_type", ""));
+  if (type == "fp4" && nf4 && !fp4) differs("bnb_4bit_quant_type is fp4", "nf4");
+  if (type == "nf4" && fp4 && !nf4) differs("bnb_4bit_quant_type is nf4", "fp4");
+  return out;
+}
+
 }  // namespace nibble::quant

@@ -41,4 +41,8 @@ Result<std::optional<BnbBlocks>> find_bnb_blocks(const LinearLayer& layer,
 Result<std::vector<float>> read_bnb_absmax(const BnbBlocks& blocks, int64_t size,
                                            const RawWeights& raw);
 
+// A sentence for each key of the dictionary, if there is one, that says otherwise than the names of
+// the stored tensors, which count. Error: a key of the wrong type.
+Result<std::vector<std::string>> bnb_contradictions(const CheckpointFacts& facts);
+
 }  // namespace nibble::quant

@@ -240,6 +240,33 @@ TEST(bitsandbytes, contradictions_of_the_quant_state_are_refused_with_both_sides
             "weight.quant_state.bitsandbytes__nf4: key \"blocksize\" is missing");
 }
 
+TEST(bitsandbytes, a_config_of_another_kind_than_what_is_stored_is_noted) {
+  Encoder e;
+  e.fill(1);
+  const auto notes = [&](const TestCheckpoint& checkpoint, const std::string& keys) {
+    const auto config =
+        parse_config(checkpoint, R"({"quant_method": "bitsandbytes", )" + keys + "}");
+    EXPECT_TRUE(config) << message(config);
+    return config ? (*config)->notes : std::vector<std::string>();
+  };
+  using Notes = std::vector<std::string>;
+  const std::string at = "config.json: quantization_config: ";
+  EXPECT_EQ(notes(e.checkpoint(), R"("load_in_4bit": true, "bnb_4bit_quant_type": "nf4")"),
+            Notes{});
+  EXPECT_EQ(notes(e.checkpoint(), R"("load_in_8bit": true)"), Notes{});
+  EXPECT_EQ(notes(e.checkpoint(), R"("load_in_4bit": "False", "load_in_8bit": true)"),
+            Notes{at + "load_in_4bit is false, but nf4 is stored, which counts"});
+  EXPECT_EQ(notes(e.checkpoint(), R"("bnb_4bit_quant_type": "fp4")"),
+            Notes{at + "bnb_4bit_quant_type is fp4, but nf4 is stored, which counts"});
+  e.type = "fp4";
+  EXPECT_EQ(notes(e.checkpoint(), R"("bnb_4bit_quant_type": "nf4")"),
+            Notes{at + "bnb_4bit_quant_type is nf4, but fp4 is stored, which counts"});
+  TestCheckpoint int8;
+  int8.add(kModule + ".SCB", DType::kF32, {1}, std::vector<float>{1});
+  EXPECT_EQ(notes(int8, R"("load_in_8bit": false)"),
+            Notes{at + "load_in_8bit is false, but int8 is stored, which counts"});
+}
+
 TEST(bitsandbytes, missing_and_damaged_tensors_are_named) {
   const Encoder e = small(4);
   TestCheckpoint checkpoint = e.checkpoint();
