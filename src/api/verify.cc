@@ -132,7 +132,10 @@ class Verifier {
     if (report_.findings.size() == before) {
       auto weight = load::canonical_weight(checkpoint_, module);
       if (!weight) {
-        find(module.declared.module, weight.error().message);
+        std::string what = weight.error().message;
+        const std::string name = fmt::format("layer {}: ", module.declared.module);
+        if (what.starts_with(name)) what.erase(0, name.size());  // the place says it
+        find(module.declared.module, std::move(what));
       } else if (!tensor::is_unscaled_float(weight->format.element)) {
         check_values(module.declared.module, *weight);
         if (checkpoint_.gguf() == nullptr) check_scales(module.declared.module, *weight);

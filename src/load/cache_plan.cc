@@ -48,7 +48,7 @@ std::string type_note(const quant::KvCacheConfig& config, std::optional<KvType> 
                        config.type ? fmt::format(" ({})", kernels::name(*config.type)) : "", type);
   }
   if (!kernels::is_quantized(plan.format.type)) {
-    if (!stored || config.type) return {};
+    if (!stored || config.type || !config.unsupported.empty()) return {};
     return fmt::format(
         "scales of a KV cache are stored, but the config asks for none: it is {}, "
         "and --kv-cache-dtype fp8_e4m3 uses them",

@@ -473,6 +473,26 @@ TEST(plan, the_scales_of_a_cache_stand_by_the_attention_also_of_fused_projection
   EXPECT_EQ(cache.layers[0].v_source, attention + ".qkv_proj.v_scale");
 }
 
+TEST(plan, a_cache_that_is_not_known_is_not_said_to_be_none) {
+  TempFolder folder;
+  std::vector<Stored> stored = tiny_llama();
+  stored.push_back({"model.layers.0.self_attn.k_scale", {1}});
+  stored.push_back({"model.layers.0.self_attn.v_scale", {1}});
+  write(folder, config(R"("quantization_config": {"quant_method": "fp8",
+          "activation_scheme": "dynamic", "kv_cache_scheme": {"type": "int", "num_bits": 4}}, )"),
+        stored);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(
+      p->plan.problems,
+      Sentences{"config.json: quantization_config: kv_cache_scheme: a cache of 4 bits of type "
+                "int is not known here; --kv-cache-dtype fp8_e4m3, or another type, runs the "
+                "model with that"});
+  EXPECT_EQ(p->plan.notes,
+            Sentences{"config.json: quantization_config is of fp8, but no layer is stored "
+                      "quantized: all are plain floats, and stay so"});
+}
+
 TEST(plan, a_head_of_no_elements_is_none_beside_tied_embeddings) {
   TempFolder folder;
   std::vector<Stored> stored = tiny_llama("model.");

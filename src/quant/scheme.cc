@@ -381,6 +381,7 @@ std::string_view method_of(const CheckpointFacts& facts) {
 }
 
 bool is_quantized_tensor(const tensor::TensorInfo& info) {
+  if (holds_nothing(info)) return false;
   const DType type = info.dtype;
   if (tensor::is_gguf_block(type) || (type >= DType::kE4M3 && type <= DType::kE3M2)) return true;
   const size_t dot = info.name.rfind('.');

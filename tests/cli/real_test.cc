@@ -442,6 +442,15 @@ TEST(nibble, verify_and_load_refuse_a_scale_that_is_no_number) {
   }
 }
 
+TEST(nibble, verify_names_a_layer_once) {
+  const Copy copy(kGolden + "fp8/tensor_static");
+  const std::string file = copy.path() + "/model.safetensors";
+  write_at(file, bytes_of(file, "model.layers.0.mlp.up_proj.weight").first, "\x7f");
+  EXPECT_EQ(only_finding(copy.path()),
+            "model.layers.0.mlp.up_proj: weight: element (0, 0) is 0x7f, which is no number; the "
+            "file is damaged or was quantized with a scale of zero");
+}
+
 TEST(nibble, verify_finds_a_scale_of_zero_and_notes_a_negative_one) {
   const Copy copy(kGolden + "gptq/b4_g32");
   const std::string file = copy.path() + "/model.safetensors";

@@ -90,6 +90,13 @@ TEST(unquantized, tensors_of_gptq_and_awq_without_a_config_are_known_by_their_na
                 "shapes");
 }
 
+TEST(unquantized, a_scale_of_no_elements_makes_nothing_quantized) {
+  TestCheckpoint checkpoint;
+  checkpoint.add<uint16_t>("model.layers.0.mlp.up_proj.weight_scale", DType::kBF16, {0}, {});
+  const auto config = parse_plain(checkpoint, nullptr);
+  EXPECT_TRUE(config) << message(config);
+}
+
 TEST(unquantized, an_empty_claim_over_plain_tensors_is_noted) {
   TestCheckpoint checkpoint;
   checkpoint.add<uint16_t>("model.norm.weight", DType::kBF16, {2}, {0x3f80, 0x3f80});
