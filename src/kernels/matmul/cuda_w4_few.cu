@@ -97,17 +97,18 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   w.x = args.x;
   w.ldx = args.ldx;
   w.m = args.m;
-  w.k = args.k;
   w.units = units_of(first);
+  w.k = args.x_is_f32 ? args.k : w.units * kUnit;
   w.slice = (w.units + plan.ranks - 1) / plan.ranks;
   w.group = std::min(first.group, w.units * kUnit);
   w.groups = round_up(w.units * kUnit, w.group) / w.group;
   w.ranks = plan.ranks;
   w.log_ranks = std::countr_zero(static_cast<unsigned>(plan.ranks));
   w.stages = plan.stages;
+  w.holds_x = plan.holds_x;
   w.scales_are_bf16 = first.scales_are_bf16;
   w.y_is_bf16 = first.y_is_bf16;
-  const int bytes = memory_of<S>(w.m, w.slice, w.ranks, w.stages).bytes;
+  const int bytes = memory_of<S>(w.m, w.slice, w.ranks, w.stages, w.holds_x).bytes;
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = allow_shared_memory<S>(device);
@@ -159,19 +160,29 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
     const int blocks = ranks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
     const int clusters = std::min(std::max(blocks / ranks, 1), strips);
     const int rounds = (strips + clusters - 1) / clusters;
-    const int stages = with_shape(args, [&]<class S>() {
-      // More would be read too early: where a block has one strip, the kernel before still reads.
-      const int most = rounds == 1 ? 2 : bits == 4 ? 4 : 6;
-      const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
-      return std::min(left / (S::kStageBytes + 16), most);
-    });
+    // Where a block has one strip, x is used once; else it is held where it fits.
+    bool holds_x = rounds > 1;
+    const int most = rounds == 1 ? 2 : bits == 4 ? 4 : 6;
+    const auto fit = [&] {
+      return with_shape(args, [&]<class S>() {
+        int stages = most;
+        while (stages > 1 &&
+               memory_of<S>(args.m, slice, ranks, stages, holds_x).bytes > kSharedMost) {
+          --stages;
+        }
+        return stages;
+      });
+    };
+    int stages = fit();
+    if (stages < 2 && holds_x) holds_x = false, stages = fit();
     if (stages < 2) continue;
     const int strip_stages = (slice * bits + 31) / 32;
     double time = std::max(read * std::max(1.0, double{kReadingBlocks} / (clusters * ranks)),
                            rounds * (strip_stages * of_stage + of_strip));
     if (stages == 2 && rounds > 1) time *= 1.1;
-    time += args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes + kExchange[log];
-    if (best.ranks == 0 || time < best_time) best = {ranks, stages}, best_time = time;
+    const double x_time = args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes;
+    time += x_time * (holds_x ? 1 : rounds) + kExchange[log];
+    if (best.ranks == 0 || time < best_time) best = {ranks, stages, holds_x}, best_time = time;
   }
   return best;
 }

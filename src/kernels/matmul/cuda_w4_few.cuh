@@ -26,8 +26,9 @@ constexpr int kFewTokensF32 = 8;
 
 // How inputs are shared: a cluster of `ranks` blocks for each strip of rows, a ring of `stages`.
 struct W4FewPlan {
-  int ranks = 0;  // 1, 2, 4, 8; 0: does not fit
+  int ranks = 0;  // 1, 2, 4, 8
   int stages = 0;
+  bool holds_x = false;  // or reads it for each strip
 };
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors);
 

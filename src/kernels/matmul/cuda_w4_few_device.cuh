@@ -1,17 +1,20 @@
 // y = x W^T with 4- or 8-bit codes and 1 to 16 tokens on Hopper (compute capability 9.0): the time
 // to read the codes, nearly.
 //
-// A strip of 64 rows at a time. The blocks of a cluster share its inputs: each holds its part of x
-// in shared memory for good, so that x is read once a block. In a block
+// A strip of 64 rows at a time. The blocks of a cluster share its inputs. In a block
 //
-//   1 producer warp    copies stages of codes and scales into a ring (bulk copies, a barrier each);
-//                      it does not wait for the kernel before this one, codes do not change
+//   1 producer warp    copies stages of codes, scales and inputs into a ring (bulk copies, a
+//   barrier
+//                      each); codes do not change, so it begins before the kernel before this ends
 //   consumer warps     two share a unit of 128 inputs, two row tiles of 16 each; kSplit units at a
 //                      time: codes become bf16 in registers (mma.m16n8k16), sums are f32 and are
 //                      scaled once a unit, or once 32 or 64 inputs
-//   3 or 4             add what the consumers of a strip leave in shared memory, send other ranks
-//     reducer warps    their rows, add what these sent and write y, while the consumers are at the
+//   4 reducer warps    add what the consumers of a strip leave in shared memory, send other ranks
+//                      their rows, add what these sent and write y, while the consumers are at the
 //                      next strip
+//
+// Where a block has several strips and its part of x fits, x comes with the first and is held;
+// else it comes with each.
 //
 // Sums are added in a fixed order: results do not change between calls.
 //
@@ -28,7 +31,6 @@ constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
 constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
-constexpr int kSegments = 4;   // of x, that are waited for one by one
 constexpr int kSharedMost = 227 * 1024;
 constexpr int kTiles = 2;     // of 16 rows, a warp
 constexpr int kRowWarps = 2;  // that share a unit
@@ -48,7 +50,7 @@ struct Work {
   const void* x;
   int64_t ldx;
   int m;
-  int k;       // that f32 x has; zeros follow
+  int k;       // inputs that x has; zeros follow
   int units;   // of 128 inputs
   int slice;   // units of a rank, but for the last
   int groups;  // rows of scales of a strip
@@ -57,6 +59,7 @@ struct Work {
   int ranks;
   int log_ranks;
   int stages;
+  bool holds_x;
   bool scales_are_bf16;
   bool y_is_bf16;
 
@@ -88,26 +91,33 @@ struct Shape {
   static constexpr int kZeroBytes = kZeros ? kSplit * kScaleRows * kStrip : 0;
   static constexpr int kStageBytes = kCodeBytes + kScaleBytes + kZeroBytes;
 
+  // Its inputs: a row for each token, a pitch for each unit. Rows are 16 bytes apart in banks. The
+  // bf16 numbers that f32 ones become are at a pitch's beginning.
+  static constexpr int kXPitch = kUnit * static_cast<int>(sizeof(X));
+  static constexpr int kXRow = kSplit * kXPitch + 16;
+  // Sums of x, as consume adds them: four for each t, or for each g and half of a row tile.
+  static constexpr int kXSums = kTokenTiles == 1 ? 16 : 64;
+  static constexpr int kXSumBytes = kSplit * kScaleRows * kXSums * 4;
+
   static constexpr int kSumRow = kStrip + 4 * kTokenTiles;  // floats; a warp's stores hit all banks
 };
 
 // Shared memory: the ring, barriers, sums [kSplit][token][kSumRow], exchange
-// [kExchanges][source rank][token][rows of a rank], sums of x
-// [unit][kScaleRows][kTokens] as Codes needs them, x [token][x_stride].
+// [kExchanges][source rank][token][rows of a rank], and for each stage of x sums
+// [unit][kScaleRows][kXSums] and x [token][kXRow].
 struct Memory {
   int barriers, sums, exchange, x_sums, x, bytes;
-  int x_stride;  // bf16 numbers; tokens are 16 bytes apart in banks
 };
 template <class S>
-__host__ __device__ Memory memory_of(int m, int slice, int ranks, int stages) {
+__host__ __device__ Memory memory_of(int m, int slice, int ranks, int stages, bool holds_x) {
+  const int x_stages = holds_x ? (slice + S::kSplit - 1) / S::kSplit : stages;
   Memory out;
   out.barriers = stages * S::kStageBytes;
-  out.sums = out.barriers + ((2 * stages + 2 + kExchanges + kSegments) * 8 + 127) / 128 * 128;
+  out.sums = out.barriers + ((3 * stages + 2 + kExchanges) * 8 + 127) / 128 * 128;
   out.exchange = out.sums + S::kSplit * m * S::kSumRow * 4;
   out.x_sums = out.exchange + (ranks == 1 ? 0 : kExchanges * kStrip * m * 4);
-  out.x = out.x_sums + slice * S::kScaleRows * S::kTokens * 4;
-  out.x_stride = slice * kUnit + 8;
-  out.bytes = out.x + m * out.x_stride * 2;
+  out.x = out.x_sums + x_stages * S::kXSumBytes;
+  out.bytes = out.x + x_stages * m * S::kXRow;
   return out;
 }
 
@@ -143,6 +153,11 @@ __device__ inline void send(uint32_t to, uint32_t barrier, const float (&v)[4]) 
       : "memory");
 }
 
+// Before asynchronous copies overwrite what was stored.
+__device__ inline void fence_copies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Where this block stands.
 struct Place {
   int rank, first, last;  // strips [first, last)
@@ -159,14 +174,14 @@ struct Place {
 };
 
 struct Barriers {
-  uint32_t full, empty, summed, sums_read, received, x;  // addresses of the first of each
+  uint32_t full, x_full, empty, summed, sums_read, received;  // addresses of the first of each
   __device__ Barriers(uint32_t at, int stages)
       : full(at),
-        empty(full + 8 * stages),
+        x_full(full + 8 * stages),
+        empty(x_full + 8 * stages),
         summed(empty + 8 * stages),
         sums_read(summed + 8),
-        received(sums_read + 8),
-        x(received + 8 * kExchanges) {}
+        received(sums_read + 8) {}
 };
 
 __device__ inline int weight_of(const Work& w, int strip) {
@@ -175,26 +190,54 @@ __device__ inline int weight_of(const Work& w, int strip) {
   return i;
 }
 
+// Stages that a strip takes.
+template <class S>
+__device__ int stages_of(const Place& place) {
+  return (place.units + S::kSplit - 1) / S::kSplit;
+}
+
 // A unit's rows of scales are neighbours when groups are not larger than what a row covers.
 template <class S>
-__device__ void produce(const Work& w, const Place& place, const Barriers& bars, uint32_t ring) {
+__device__ void produce(const Work& w, const Place& place, const Barriers& bars, uint32_t ring,
+                        uint32_t x) {
   const uint64_t policy = evict_first();
+  const uint64_t x_policy = evict_last();
   constexpr int kCovers = kUnit / S::kScaleRows;
   const bool neighbours = w.group <= kCovers;
+  const auto x_bytes = [&](int u) {
+    const int first = (place.first_unit + u) * kUnit;
+    const int end = min((place.first_unit + min(u + S::kSplit, place.units)) * kUnit, w.k);
+    return max(end - first, 0) * static_cast<int>(sizeof(typename S::X));
+  };
+  const auto copy_x = [&](int u, int slot, int x_stage) {
+    const uint32_t bar = bars.x_full + 8 * slot;
+    const int bytes = x_bytes(u);
+    const auto* from = static_cast<const typename S::X*>(w.x) + (place.first_unit + u) * kUnit;
+    barrier_expect(bar, w.m * bytes);
+    for (int token = 0; token < w.m; ++token) {
+      copy_bulk(x + (x_stage * w.m + token) * S::kXRow, from + token * w.ldx, bytes, bar, x_policy);
+    }
+  };
+  const int ahead = min(w.stages, stages_of<S>(place));
   int slot = 0;
   uint32_t parity = 1;
   for (int strip = place.first; strip < place.last; ++strip) {
+    const bool is_first = strip == place.first;
     const int i = weight_of(w, strip);
     const int64_t s = strip - w.first_strip[i];
     const uint8_t* codes = w.weight[i].codes + (s * w.units + place.first_unit) * S::kUnitCodes;
     const uint8_t* scales = w.weight[i].scales + s * w.groups * kStrip * 2;
     const uint8_t* zeros = S::kZeros ? w.weight[i].zeros + s * w.groups * kStrip : nullptr;
-    for (int u = 0; u < place.units; u += S::kSplit) {
+    int n = 0;
+    for (int u = 0; u < place.units; u += S::kSplit, ++n) {
       const uint32_t bar = bars.full + 8 * slot;
       const uint32_t to = ring + slot * S::kStageBytes;
       barrier_wait(bars.empty + 8 * slot, parity);
       const int here = min(S::kSplit, place.units - u);
       const int rows = here * S::kScaleRows;
+      // x is nearer than codes, and worked on while they are under way.
+      if (!(is_first && n < ahead) && (is_first || !w.holds_x))
+        copy_x(u, slot, w.holds_x ? n : slot);
       barrier_expect(bar, here * S::kUnitCodes + rows * kStrip * (S::kZeros ? 3 : 2));
       copy_bulk(to, codes + int64_t{u} * S::kUnitCodes, here * S::kUnitCodes, bar, policy);
       const auto copy_rows = [&](int stage_row, int64_t row, int count) {
@@ -211,36 +254,11 @@ __device__ void produce(const Work& w, const Place& place, const Barriers& bars,
       } else {
         for (int r = 0; r < rows; ++r) copy_rows(r, int64_t{row + r} * kCovers / w.group, 1);
       }
+      if (is_first && n == ahead - 1) {
+        wait_for_earlier_grid();
+        for (int j = 0; j < ahead; ++j) copy_x(j * S::kSplit, j, j);
+      }
       if (++slot == w.stages) slot = 0, parity ^= 1;
-    }
-  }
-}
-
-// What a warp has of x in shared memory, and what it makes of it there.
-struct Inputs {
-  uint8_t* x;
-  float* sums;
-  int stride;  // of x
-};
-
-__device__ inline int segment_units(int units) { return (units + kSegments - 1) / kSegments; }
-
-// By a lane of each consumer warp: every kWarps-th token.
-template <class S>
-__device__ void copy_x(const Work& w, const Place& place, const Barriers& bars, uint32_t x,
-                       int x_stride) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint64_t policy = evict_last();
-  const int tokens = (w.m - warp + S::kWarps - 1) / S::kWarps;
-  const auto* from = static_cast<const __nv_bfloat16*>(w.x) + place.first_unit * kUnit;
-  for (int s = 0; s < kSegments; ++s) {
-    const int first = min(s * segment_units(place.units), place.units);
-    const int bytes = min(segment_units(place.units), place.units - first) * kUnit * 2;
-    barrier_expect(bars.x + 8 * s, tokens * bytes);
-    if (bytes == 0) continue;
-    for (int token = warp; token < w.m; token += S::kWarps) {
-      copy_bulk(x + (token * x_stride + first * kUnit) * 2, from + token * w.ldx + first * kUnit,
-                bytes, bars.x + 8 * s, policy);
     }
   }
 }
@@ -251,7 +269,8 @@ __device__ void copy_x(const Work& w, const Place& place, const Barriers& bars, 
 // higher code 2^-129, also where its top bit is the exponent's lowest. So products are exact with x
 // times 2^64, and a mask is all that a pair costs. Bytes are made unsigned. What codes have too
 // much, the zero, is taken off the sums: zero times the sum of x, with which they begin where all
-// zeros are the same. The scales' sums have the powers undone.
+// zeros are the same; kMinus is minus that zero, or -1, for these rows. The scales' sums have the
+// powers undone.
 constexpr float kXPower = 0x1p64f;
 constexpr uint32_t kXPowerPair = 0x5f805f80u;
 template <class S>
@@ -261,8 +280,12 @@ struct Codes {
   static constexpr float kUndo0 = 0x1p69f;
   static constexpr float kUndo1 = S::kBits == 4 ? 0x1p65f : 0x1p69f;
   static constexpr float kPower1 = S::kBits == 4 ? 16 : 1;  // of rows g + 8 against rows g
-  // Times the sum of x times 2^64 what a sum has too much, for a zero of 1 or the one there is.
-  static constexpr float kMinus = -0x1p-133f * (S::kZeros ? 1 : S::kBits == 4 ? 8 : 128);
+  static constexpr uint32_t kMinus0 = S::kBits == 8 ? 0x80808080u
+                                      : S::kZeros   ? 0x80018001u
+                                                    : 0x80088008u;
+  static constexpr uint32_t kMinus1 = S::kBits == 8 ? 0x80808080u
+                                      : S::kZeros   ? 0x80108010u
+                                                    : 0x80808080u;
 
   __device__ void load(const uint8_t* from) {
 #pragma unroll
@@ -289,87 +312,79 @@ struct Codes {
   }
 };
 
-// Eight inputs times 2^64, and the sums that their lanes share, into shared memory. By all lanes of
-// a warp: 16 have a unit of a token, if `is` so.
+// The sums of a unit's x, from where ldmatrix takes it.
 template <class S>
-__device__ void store_x(const Inputs& to, int unit, int token, bool is, const uint4& v) {
-  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
-  float sum = 0;
-  for (const uint32_t pair : {v.x, v.y, v.z, v.w}) {
-    sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-  }
+__device__ void sum_x(uint32_t from, float* sums) {
+  constexpr int kSteps = 8 / S::kScaleRows;
+  using C = Codes<S>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  auto* to = reinterpret_cast<float4*>(sums);
 #pragma unroll
-  for (int other = 8 / S::kScaleRows; other > 0; other /= 2) {
-    sum += __shfl_xor_sync(~0u, sum, other);
-  }
-  if (!is) return;
-  *reinterpret_cast<uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2) = v;
-  constexpr int kCovers = kUnit / S::kScaleRows;
-  if (in % kCovers == 0) {
-    to.sums[(unit * S::kScaleRows + in / kCovers) * S::kTokens + token] = sum * Codes<S>::kMinus;
+  for (int r = 0; r < S::kScaleRows; ++r) {
+    float part[2][4] = {};  // two chains
+    uint32_t x[4];
+#pragma unroll
+    for (int j = r * kSteps; j < (r + 1) * kSteps; ++j) {
+      float(&d)[4] = part[j % 2];
+      if constexpr (S::kTokenTiles == 1) {
+        if (j % 2 == 0) load_matrices(x, from + j * 32);
+        mma(d, {C::kMinus0, C::kMinus1, C::kMinus0, C::kMinus1}, x[j % 2 * 2], x[j % 2 * 2 + 1], d);
+      } else {
+        load_matrices(x, from + j * 32);
+        mma(d, x, C::kMinus0, C::kMinus0, d);
+      }
+    }
+    float4 v = {part[0][0] + part[1][0], part[0][1] + part[1][1], part[0][2] + part[1][2],
+                part[0][3] + part[1][3]};
+    if constexpr (S::kTokenTiles == 1) {
+      if (lane < 4) to[r * S::kXSums / 4 + lane] = v;
+    } else {
+      const int half = lane % 4;
+      if (half == 1) v = {v.x * C::kPower1, v.y * C::kPower1, v.z * C::kPower1, v.w * C::kPower1};
+      if (half < 2) to[r * S::kXSums / 4 + half * 8 + lane / 4] = v;
+    }
   }
 }
 
-// What follows is done by the kRowWarps warps that share units, for these.
-__device__ inline void sync_sharing(int mine) { sync_some(2 + mine, kRowWarps * 32); }
-
-// A unit's x, which copy_x brought.
+// A token's unit of x as bf16 times 2^64, where it lies. By a half of a warp: 8 inputs a lane.
 template <class S>
-__device__ void finish_x(const Work& w, const Inputs& to, int unit, int mine, int row_warp) {
-  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
+__device__ void power_x(uint8_t* row, bool is, int inputs_left) {
   const int in = static_cast<int>(threadIdx.x) % 16 * 8;
+  uint4 v = make_uint4(0, 0, 0, 0);
+  if constexpr (S::kXIsF32) {
+    if (is && in < inputs_left) {
+      const float4 a = *reinterpret_cast<const float4*>(row + in * 4);
+      const float4 b = *reinterpret_cast<const float4*>(row + in * 4 + 16);
+      const auto pair = [](float low, float high) {
+        const __nv_bfloat162 two = __floats2bfloat162_rn(low * kXPower, high * kXPower);
+        return *reinterpret_cast<const uint32_t*>(&two);
+      };
+      v = {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)};
+    }
+    __syncwarp();
+  } else if (is) {
+    v = *reinterpret_cast<const uint4*>(row + in * 2);
+    v = {mul_bf16x2(v.x, kXPowerPair), mul_bf16x2(v.y, kXPowerPair), mul_bf16x2(v.z, kXPowerPair),
+         mul_bf16x2(v.w, kXPowerPair)};
+  }
+  if (is) *reinterpret_cast<uint4*>(row + in * 2) = v;
+}
+
+// What a stage's copies brought of a unit's x becomes what products take, with its sums. By the
+// warps that share the unit.
+template <class S>
+__device__ void finish_x(const Work& w, uint8_t* x, uint32_t x_at, float* sums, int inputs_left,
+                         int mine, int row_warp) {
+  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
 #pragma unroll 4
   for (int first = row_warp * 2; first < w.m; first += 2 * kRowWarps) {
     const int token = first + half;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (token < w.m) {
-      v = *reinterpret_cast<const uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2);
-    }
-    v = {mul_bf16x2(v.x, kXPowerPair), mul_bf16x2(v.y, kXPowerPair), mul_bf16x2(v.z, kXPowerPair),
-         mul_bf16x2(v.w, kXPowerPair)};
-    store_x<S>(to, unit, token, token < w.m, v);
+    power_x<S>(x + token * S::kXRow, token < w.m, inputs_left);
   }
-  sync_sharing(mine);
-}
-
-// All of f32 x that these warps read, as bf16.
-template <class S>
-__device__ void load_x(const Work& w, const Place& place, const Inputs& to, int mine,
-                       int row_warp) {
-  constexpr int kAtOnce = 4;
-  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
-  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
-  const auto* from = static_cast<const float*>(w.x) + place.first_unit * kUnit + in;
-  const int rows = (place.units - mine + S::kSplit - 1) / S::kSplit * w.m;  // tokens of units
-  for (int first = row_warp * 2; first < rows; first += kAtOnce * 2 * kRowWarps) {
-    float4 v[kAtOnce][2];
-    int unit[kAtOnce], token[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * 2 * kRowWarps + half;
-      unit[i] = mine + row / w.m * S::kSplit;
-      token[i] = row % w.m;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        v[i][j] = make_float4(0, 0, 0, 0);
-        if (row < rows && (place.first_unit + unit[i]) * kUnit + in < w.k) {
-          v[i][j] = __ldcg(
-              reinterpret_cast<const float4*>(from + token[i] * w.ldx + unit[i] * kUnit + j * 4));
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const auto pair = [](float a, float b) {
-        const __nv_bfloat162 two = __floats2bfloat162_rn(a * kXPower, b * kXPower);
-        return *reinterpret_cast<const uint32_t*>(&two);
-      };
-      const float4 &a = v[i][0], &b = v[i][1];
-      store_x<S>(to, unit[i], token[i], first + i * 2 * kRowWarps + half < rows,
-                 {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)});
-    }
-  }
-  sync_sharing(mine);
+  if (!w.holds_x) fence_copies();
+  sync_some(2 + mine, kRowWarps * 32);
+  if (row_warp == 0) sum_x<S>(x_at, sums);
+  sync_some(2 + mine, kRowWarps * 32);
 }
 
 // Up to 8 tokens: codes are the first operand of products, sums [tile] of rows g and g + 8 (c / 2)
@@ -377,7 +392,7 @@ __device__ void load_x(const Work& w, const Place& place, const Inputs& to, int 
 // of a tile; sums [tile][half] of tokens g and g + 8 (c / 2) and rows 2t + c % 2.
 template <class S>
 __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
-                        const uint8_t* ring, float* sums, const Inputs& inputs) {
+                        const uint8_t* ring, float* sums, uint8_t* x_memory, float* x_sums) {
   constexpr bool kFew = S::kTokenTiles == 1;
   constexpr int kHalves = S::kTokenTiles;
   constexpr int kSteps = 8 / S::kScaleRows;  // of 16 inputs, for each scale
@@ -392,28 +407,24 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
   const int row_warp = warp % kRowWarps;
   const int tile = row_warp * kTiles;
   const int mine = warp / kRowWarps;  // of kSplit
-  if constexpr (S::kXIsF32) {
-    load_x<S>(w, place, inputs, mine, row_warp);
-  } else {
-    if (elect()) copy_x<S>(w, place, bars, shared_address(inputs.x), inputs.stride);
-    __syncwarp();
-  }
-  int segment = 0;  // the first that was not waited for
-  // Beyond the last token: another time the last.
-  const int x_token = min(lane % S::kTokens, w.m - 1);
-  const uint32_t x_first = shared_address(inputs.x) +
-                           (x_token * inputs.stride + mine * kUnit + lane / S::kTokens * 8) * 2;
+  // A warp's part of x as ldmatrix takes it; beyond the last token another time the last.
+  x_memory += mine * S::kXPitch;
+  x_sums += mine * S::kScaleRows * S::kXSums;
+  const uint32_t x_first = shared_address(x_memory) + min(lane % S::kTokens, w.m - 1) * S::kXRow +
+                           lane / S::kTokens * 16;
+  const int x_stages = w.holds_x ? stages_of<S>(place) : w.stages;
+  int x_stage = 0;
   int slot = 0;
   uint32_t parity = 0;
   for (int strip = place.first; strip < place.last; ++strip) {
     float sum[kTiles][kHalves][4] = {};
-    uint32_t x_at = x_first;
     for (int u = mine; u < place.units + mine; u += S::kSplit) {
-      if (!S::kXIsF32 && strip == place.first && u < place.units) {
-        while (segment < kSegments && segment * segment_units(place.units) <= u) {
-          barrier_wait(bars.x + 8 * segment++, 0);
-        }
-        finish_x<S>(w, inputs, u, mine, row_warp);
+      const uint32_t x_at = x_first + x_stage * w.m * S::kXRow;
+      float* x_sums_at = x_sums + x_stage * (S::kXSumBytes / 4);
+      if (u < place.units && (strip == place.first || !w.holds_x)) {
+        barrier_wait(bars.x_full + 8 * slot, parity);
+        finish_x<S>(w, x_memory + x_stage * w.m * S::kXRow, x_at, x_sums_at,
+                    w.k - (place.first_unit + u) * kUnit, mine, row_warp);
       }
       barrier_wait(bars.full + 8 * slot, parity);
       if (u < place.units) {
@@ -433,13 +444,12 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
             pairs[o] = *reinterpret_cast<const uint2*>(scales + at(o) * 2);
           }
           // Of a lane's sums: what zeros, or a zero of 1, take off.
-          const float* x_sums = inputs.sums + (u * S::kScaleRows + r) * S::kTokens;
           float minus[kHalves][4];
 #pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const float x_sum = x_sums[kFew ? 2 * t + c % 2 : g + c / 2 * 8];
-            minus[0][c] = kFew && c > 1 ? x_sum * C::kPower1 : x_sum;
-            if constexpr (!kFew) minus[1][c] = x_sum * C::kPower1;
+          for (int n = 0; n < kHalves; ++n) {
+            const float4 v = reinterpret_cast<const float4*>(
+                x_sums_at)[r * S::kXSums / 4 + (kFew ? t : n * 8 + g)];
+            minus[n][0] = v.x, minus[n][1] = v.y, minus[n][2] = v.z, minus[n][3] = v.w;
           }
           constexpr float kNothing[kHalves][4] = {};
           const float(&begin)[kHalves][4] = *(S::kZeros ? &kNothing : &minus);
@@ -509,7 +519,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
           }
         }
       }
-      x_at += S::kSplit * kUnit * 2;
+      if (++x_stage == x_stages) x_stage = 0;
       __syncwarp();
       if (lane == 0) barrier_arrive(bars.empty + 8 * slot);
       if (++slot == w.stages) slot = 0, parity ^= 1;
@@ -646,18 +656,18 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const Memory at = memory_of<S>(w.m, w.slice, w.ranks, w.stages);
+  const Memory at = memory_of<S>(w.m, w.slice, w.ranks, w.stages, w.holds_x);
   const Place place(w);
   const Barriers bars(shared_address(shared + at.barriers), w.stages);
   if (threadIdx.x == 0) {
     for (int i = 0; i < w.stages; ++i) {
       barrier_init(bars.full + 8 * i, 1);
+      barrier_init(bars.x_full + 8 * i, 1);
       barrier_init(bars.empty + 8 * i, S::kWarps);
     }
     barrier_init(bars.summed, S::kWarps);
     barrier_init(bars.sums_read, S::kReducers / 32);
     for (int i = 0; i < kExchanges; ++i) barrier_init(bars.received + 8 * i, 1);
-    for (int i = 0; i < kSegments; ++i) barrier_init(bars.x + 8 * i, S::kWarps);
     barrier_inits_done();
   }
   __syncthreads();
@@ -668,19 +678,19 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   };
   let_later_grid_start();
   if (warp == S::kWarps) {
-    if (elect()) produce<S>(w, place, bars, shared_address(shared));
+    if (elect()) produce<S>(w, place, bars, shared_address(shared), shared_address(shared + at.x));
     __syncwarp();
     others_began();
     return;
   }
   others_began();
-  wait_for_earlier_grid();
   auto* sums = reinterpret_cast<float*>(shared + at.sums);
   if (warp > S::kWarps) {
+    wait_for_earlier_grid();
     reduce<S>(w, place, bars, sums, reinterpret_cast<float*>(shared + at.exchange));
   } else {
-    consume<S>(w, place, bars, shared, sums,
-               {shared + at.x, reinterpret_cast<float*>(shared + at.x_sums), at.x_stride});
+    consume<S>(w, place, bars, shared, sums, shared + at.x,
+               reinterpret_cast<float*>(shared + at.x_sums));
   }
 #endif
 }
