@@ -62,7 +62,8 @@ cudaError_t make_tile_work(NibbleCudaContext* context) {
   if (context->major != 9 || context->tile_work != nullptr) return cudaSuccess;
   const size_t bytes = w4_workspace(context->multiprocessors);
   cudaError_t error = cudaMalloc(&context->tile_work, bytes);
-  if (error == cudaSuccess) error = cudaMemsetAsync(context->tile_work, 0, bytes, context->enter());
+  if (error == cudaSuccess)
+    error = cudaMemsetAsync(context->tile_work, 0xff, bytes, context->enter());
   return error;
 }
 

@@ -42,7 +42,7 @@ struct W4Args {
   void* y = nullptr;  // (m, ldy)
   int64_t ldy = 0;
   bool y_is_bf16 = false;
-  void* workspace = nullptr;  // bytes of w4_workspace, zeroed once; of one stream at a time
+  void* workspace = nullptr;  // bytes of w4_workspace, all 0xff once; of one stream at a time
   cudaStream_t stream = nullptr;
 };
 

@@ -295,7 +295,7 @@ int check(int bits) {
   std::mt19937 random(7);
   void* workspace = nullptr;
   FINE(cudaMalloc(&workspace, w4_workspace(processors())));
-  FINE(cudaMemset(workspace, 0, w4_workspace(processors())));
+  FINE(cudaMemset(workspace, 0xff, w4_workspace(processors())));
   const int ms[] = {17, 31, 33, 48, 65, 96, 127, 129, 256, 1000};
   int count = 0;
   for (const int k_of : {4096, 1000, 320, 96, 2112}) {
@@ -463,7 +463,7 @@ int once(int n, int k, int m, const W4Choice& choice) {
   a.scales = fill(int64_t{n} * k / 64, 0x007f007f, 0x3c003c00);
   a.x = static_cast<__nv_bfloat16*>(fill(int64_t{m} * k * 2, 0x807f807f, 0x3f003f00));
   a.y = fill(int64_t{m} * n * 2, ~0u, 0);
-  a.workspace = fill(static_cast<int64_t>(w4_workspace(processors())), 0, 0);
+  a.workspace = fill(static_cast<int64_t>(w4_workspace(processors())), 0, ~0u);
   for (int i = 0; i < 2; ++i) FINE(launch_w4_wgmma(a, choice));
   FINE(cudaDeviceSynchronize());
   return 0;
@@ -523,7 +523,7 @@ int time_all(int bits, const std::vector<int>& ms, bool sweep, bool library, con
   FINE(cudaMalloc(&pool, pool_bytes));
   uint8_t* workspace = nullptr;
   FINE(cudaMalloc(&workspace, w4_workspace(processors())));
-  FINE(cudaMemset(workspace, 0, w4_workspace(processors())));
+  FINE(cudaMemset(workspace, 0xff, w4_workspace(processors())));
   __nv_bfloat16 *x = nullptr, *y = nullptr;
   FINE(cudaMalloc(&x, int64_t{4096} * 14336 * 2));
   FINE(cudaMalloc(&y, int64_t{4096} * 57344 * 2));

@@ -91,32 +91,25 @@ struct Sums {
   using Registers = float[kCount];
   using AllRegisters = float[S::kWide][kCount];
 
-  static __device__ uint32_t* flag_of(const Work& w, int block) {
-    return w.flags + block * kMostWarps + threadIdx.x / 32;
+  // Memory for parts of tiles has this where there is none: a NaN that no sum is. A number is so
+  // its own sign that it is there; whoever takes it puts this back, for the next launch.
+  static constexpr uint32_t kNone = 0xffffffffu;
+  static constexpr int kAllQuads = S::kWide * kQuads;
+
+  static __device__ uint4* part_of(const Work& w, int block) {
+    return w.partial + static_cast<int64_t>(block) * kAllQuads * S::kOwners + threadIdx.x;
   }
 
-  // A part of a tile, for the block that has its first step: for the same warp of it, which `tell`
-  // tells of it. What was stored before takes its time to be seen by others, so there should be
-  // work between the two.
+  // A part of a tile, for the same thread of the block that has its first step.
   static __device__ void leave(const Work& w, int me, const AllRegisters& all) {
-    float4* to = part_of(w, me);
+    const auto bits = [](float v) { return min(__float_as_uint(v), kNone - 1); };
+    uint4* to = part_of(w, me);
 #pragma unroll
-    for (int s = 0; s < S::kWide; ++s) {
-      const Registers& d = all[s];
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        __stcg(to + (s * kQuads + i) * S::kOwners,
-               make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
-      }
+    for (int i = 0; i < kAllQuads; ++i) {
+      const float* d = &all[i / kQuads][i % kQuads * 4];
+      sm90::store_relaxed(to + i * S::kOwners,
+                          make_uint4(bits(d[0]), bits(d[1]), bits(d[2]), bits(d[3])));
     }
-  }
-  static __device__ float4* part_of(const Work& w, int block) {
-    return w.partial + static_cast<int64_t>(block) * S::kWide * kQuads * S::kOwners + threadIdx.x;
-  }
-  static __device__ void tell(const Work& w, int me) {
-    __threadfence();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) sm90::store_release(flag_of(w, me), 1);
   }
 
   static __device__ void gather(const Work& w, const Segments& all, const Segment& g,
@@ -124,23 +117,44 @@ struct Sums {
     const int end = (g.tile + 1) * w.steps;
     int last = all.me();
     while (all.begin_of(last + 1) < end) ++last;
-    for (int i = all.me() + 1 + static_cast<int>(threadIdx.x) % 32; i <= last; i += 32) {
-      uint32_t* flag = flag_of(w, i);
-      while (sm90::load_acquire(flag) == 0) {
-      }
-      *flag = 0;  // for the next launch
-    }
-    __syncwarp();
-#pragma unroll(S::kWide* kQuads <= 8 ? 4 : 1)
-    for (int p = all.me() + 1; p <= last; ++p) {
-      const float4* at = part_of(w, p);
+    constexpr int kAtOnce = S::kMany || kCount > 64 ? 8 : 16;  // as many as there are registers for
+    constexpr int kParts = kAllQuads < kAtOnce ? kAtOnce / kAllQuads : 1;
+    constexpr int kPiece = kAllQuads < kAtOnce ? kAllQuads : kAtOnce;
+#pragma unroll 1
+    for (int p = all.me() + 1; p <= last; p += kParts) {
 #pragma unroll
-      for (int s = 0; s < S::kWide; ++s) {
-        Registers& d = sums[s];
+      for (int from = 0; from < kAllQuads; from += kPiece) {
+        uint4 v[kParts][kPiece];
+        bool there = false;
+        while (!there) {
+          there = true;
 #pragma unroll
-        for (int i = 0; i < kQuads; ++i) {
-          const float4 v = __ldcg(at + (s * kQuads + i) * S::kOwners);
-          d[4 * i] += v.x, d[4 * i + 1] += v.y, d[4 * i + 2] += v.z, d[4 * i + 3] += v.w;
+          for (int part = 0; part < kParts; ++part) {
+            const uint4* at = part_of(w, min(p + part, last)) + from * S::kOwners;
+#pragma unroll
+            for (int i = 0; i < kPiece; ++i) v[part][i] = sm90::load_relaxed(at + i * S::kOwners);
+          }
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+            for (int i = 0; i < kPiece; ++i) {
+              const uint4& q = v[part][i];
+              there = there && max(max(q.x, q.y), max(q.z, q.w)) != kNone;
+            }
+          }
+        }
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          if (p + part > last) break;
+          uint4* at = part_of(w, p + part) + from * S::kOwners;
+#pragma unroll
+          for (int i = 0; i < kPiece; ++i) {
+            float* d = &sums[(from + i) / kQuads][(from + i) % kQuads * 4];
+            const uint4& q = v[part][i];
+            d[0] += __uint_as_float(q.x), d[1] += __uint_as_float(q.y);
+            d[2] += __uint_as_float(q.z), d[3] += __uint_as_float(q.w);
+            at[i * S::kOwners] = make_uint4(kNone, kNone, kNone, kNone);
+          }
         }
       }
     }

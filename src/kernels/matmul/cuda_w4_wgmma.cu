@@ -45,9 +45,11 @@ constexpr Variant kVariants[] = {
     variant<64, 4, 2, 1, true>(),       variant<64, 4, 1, 1, false>(),
     variant<96, 2, 1, 1, true>(),       variant<128, 2, 1, 1, true>(),
     variant<128, 2, 1, 1, false>(),     variant<256, 2, 1, 1, false>(),
-    variant<32, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, true, 8>(),
-    variant<64, 4, 1, 1, false, 8>(),   variant<128, 2, 1, 1, true, 8>(),
-    variant<128, 2, 1, 1, false, 8>(),  variant<256, 2, 1, 1, false, 8>(),
+    variant<32, 4, 1, 1, true, 8>(),    variant<32, 4, 2, 1, true, 8>(),
+    variant<64, 4, 2, 1, true, 8>(),    variant<64, 2, 2, 2, true, 8>(),
+    variant<64, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, false, 8>(),
+    variant<128, 2, 1, 1, true, 8>(),   variant<128, 2, 1, 1, false, 8>(),
+    variant<256, 2, 1, 1, false, 8>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -159,8 +161,7 @@ bool w4_can(const W4Args& args, const W4Choice& choice) {
 
 size_t w4_workspace(int multiprocessors) {
   // Sums of 256 x 128 outputs a block, or of two smaller ones.
-  return kFlagBytes +
-         static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
+  return static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
 }
 
 namespace {
@@ -254,8 +255,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
       args.n % 4 == 0 && args.ldy % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.y_in_pairs =
       args.n % 2 == 0 && args.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(args.y) % 4 == 0;
-  w.flags = static_cast<uint32_t*>(args.workspace);
-  w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
+  w.partial = static_cast<uint4*>(args.workspace);
   w.token_tiles = div_up(args.m, v.choice.tokens);
   w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
 

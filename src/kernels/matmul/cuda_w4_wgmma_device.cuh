@@ -280,7 +280,7 @@ struct Consumer {
       grid_of(at, s, b, half, grid[s]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], w.has_zeros != 0, a[s][j]);
+        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], a[s][j]);
       }
     }
   }
@@ -400,24 +400,12 @@ struct Consumer {
   __device__ void all_segments() {
     using Out = Sums<S>;
     const int in_tile = strip * kStrip + warp * 16 + lane / 4;
-    constexpr int kStepsBeforeTelling = 3;
     Segments all(w);
     Segment g;
-    bool owing = false;  // sums were left, and nobody was told
     for (bool again = false; all.next(g); again = true) {
       Accumulators d;
-      if constexpr (kOnSums) {
-        zero(d);
-        const int middle = owing ? min(g.begin + kStepsBeforeTelling, g.end) : g.begin;
-#pragma unroll 1
-        for (int part = owing ? 0 : 1; part < 2; ++part) {
-          run(part == 0 ? g.begin : middle, part == 0 ? middle : g.end, d);
-          if (part == 0) Out::tell(w, all.me());
-        }
-        owing = false;
-      } else {
-        run(g.begin, g.end, d);
-      }
+      if constexpr (kOnSums) zero(d);
+      run(g.begin, g.end, d);
       if constexpr (S::kSlices > 1) {
         static_assert(S::kSlices == 2);
         if (w.split == 1) {
@@ -429,8 +417,6 @@ struct Consumer {
       const int token = g.token_tile * S::kTokens;
       if (w.split == 1 && g.begin != 0) {
         Out::leave(w, all.me(), d);
-        owing = kOnSums;
-        if (!owing) Out::tell(w, all.me());
         continue;
       }
       if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
@@ -451,7 +437,6 @@ struct Consumer {
         return;
       }
     }
-    if (owing) Out::tell(w, all.me());
   }
 };
 

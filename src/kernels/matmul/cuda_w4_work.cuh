@@ -17,9 +17,6 @@ namespace nibble::kernels::cuda::w4 {
 inline constexpr int kStepBlocks = 2;
 inline constexpr int kProcessors = 132;  // of the card that this is tuned for
 inline constexpr int kMostStages = 32;
-inline constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
-inline constexpr int kMostWarps = 16;     // that leave sums there
-inline constexpr size_t kFlagBytes = kMostBlocks * kMostWarps * sizeof(uint32_t);
 
 // n / what it was made for, where n x divisor is less than 2^40 and n than 2^23.
 struct Divisor {
@@ -55,8 +52,7 @@ struct Work {
   int longer;
   Divisor by_steps, by_token_tiles, by_group, by_split;
   int stages;
-  float4* partial;
-  uint32_t* flags;
+  uint4* partial;  // numbers, see Sums
   void* y;
   int64_t ldy;
 };
