@@ -341,6 +341,41 @@ cli::Ran nibble(std::vector<std::string> arguments, const std::string& card,
   return cli::run(spawn, 60);
 }
 
+TEST_F(FakeCard, memory_given_back_is_kept_for_who_wants_as_much_until_it_is_needed) {
+  is("total=64");  // MiB, of which one may be kept
+  const int64_t before = taken();
+  constexpr size_t kPiece = size_t{512} << 10;
+  constexpr auto kBytes = static_cast<int64_t>(kPiece);
+  {
+    auto cuda = device::Cuda::open(0);
+    ASSERT_TRUE(cuda) << cuda.error().message;
+    void* first = (*cuda)->allocate(kPiece);
+    ASSERT_NE(first, nullptr);
+    const uint64_t generation = (*cuda)->generation();
+    (*cuda)->release(first, kPiece);
+    EXPECT_NE((*cuda)->generation(), generation) << "what was recorded would go on with it";
+    EXPECT_EQ(taken() - before, kBytes);
+    void* half = (*cuda)->allocate(kPiece / 2);
+    EXPECT_NE(half, first);
+    const uint64_t of_release = (*cuda)->generation();
+    EXPECT_EQ((*cuda)->allocate(kPiece), first);
+    EXPECT_NE((*cuda)->generation(), of_release);
+    EXPECT_EQ(taken() - before, kBytes * 3 / 2);
+    void* second = (*cuda)->allocate(kPiece);
+    void* third = (*cuda)->allocate(kPiece);
+    for (void* memory : {first, second, third}) (*cuda)->release(memory, kPiece);
+    EXPECT_EQ(taken() - before, kBytes * 5 / 2) << "the third is more than may be kept";
+    is("total=64;wall=" + std::to_string(taken()));
+    void* whole = (*cuda)->allocate(2 * kPiece);
+    EXPECT_NE(whole, nullptr) << "what is kept makes room";
+    EXPECT_EQ(taken() - before, kBytes * 5 / 2);
+    EXPECT_EQ((*cuda)->allocate(kPiece), nullptr);
+    (*cuda)->release(whole, 2 * kPiece);
+    (*cuda)->release(half, kPiece / 2);
+  }
+  EXPECT_EQ(taken(), before) << "nothing is kept without the card";
+}
+
 TEST(program, every_command_that_runs_a_model_refuses_a_card_that_is_not_there_with_one_line) {
   const std::string text = testing::TempDir() + "text.txt";
   std::ofstream(text) << "Once upon a time there was a card.";

@@ -96,7 +96,7 @@ class Producer {
     const int stage = tile % kStages;
     const uint32_t empty = barriers_.empty(of_value, stage);
     const uint32_t parity = tile / kStages % 2 ^ 1;
-    if (!barrier_has(empty, parity)) {
+    if (!sm90::barrier_is_done(empty, parity)) {
       tell_all();
       sm90::barrier_wait(empty, parity);
     }

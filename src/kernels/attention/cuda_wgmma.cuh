@@ -26,16 +26,21 @@ __device__ inline uint32_t tile_offset(int rows, int row, int column) {
 
 // Of a piece whose rows are what the product keeps (queries; keys of Q K^T): a step of 16 numbers
 // is 32 bytes further on.
-__device__ inline uint64_t describe_rows(uint32_t address) {
+__device__ constexpr uint64_t describe_rows(uint32_t address) {
   return uint64_t{sm90::describe_tile(address)} | uint64_t{sm90::kTileHigh} << 32;
 }
 // Of a tile of `rows` rows over which the product sums (values of P V), with D columns: pieces are
 // rows * 128 bytes apart, 8 rows 1024. A step of 16 rows is 2048 bytes further on.
-__device__ inline uint64_t describe_columns(uint32_t address, int rows) {
+__device__ constexpr uint64_t describe_columns(uint32_t address, int rows) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
          (static_cast<uint64_t>(rows * 128 >> 4) << 16) | (uint64_t{1024 >> 4} << 32) |
          (uint64_t{1} << 62);
 }
+// As the card has been seen to take them: an address of shared memory / 16, from bit 16 on the
+// distance of pieces / 16 (rows: not used, 1), from bit 32 on that of 8 rows, at the top the
+// swizzle.
+static_assert(describe_rows(0x1c00) == 0x40000040000101c0);
+static_assert(describe_columns(0x1c00, 128) == 0x40000040040001c0);
 constexpr uint64_t kRowsStep = 32 >> 4;
 constexpr uint64_t kColumnsStep = 2048 >> 4;
 
@@ -106,18 +111,6 @@ __device__ void add_product(float (&d)[32], const uint32_t (&a)[4], uint64_t b) 
 #undef NIBBLE_D8
 // clang-format on
 
-// Whether a phase of a barrier has ended, without waiting for it.
-__device__ inline bool barrier_has(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
 // What this thread has written to shared memory, tensor cores may read once a barrier says so.
 __device__ inline void let_tensor_cores_read() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,6 +1,7 @@
 # libnibble_cuda.so: the kernels of a card, opened at run time (device/cuda.cc). What every card needs
 # is built for Turing, Ampere, Ada and Hopper, and as PTX, which the driver compiles, for what comes
-# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu, attention/cuda_wgmma.cu) are for Hopper alone.
+# after; kernels that use Hopper's own instructions (matmul/cuda_w4_*.cu, attention/cuda_wgmma.cu) are
+# for Hopper alone.
 enable_language(CUDA)
 find_package(CUDAToolkit 13 REQUIRED)
 set(every_card

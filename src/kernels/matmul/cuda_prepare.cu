@@ -1,6 +1,5 @@
 // x as a weight wants it (prepare.cc's transform_row on a card): a block for each token, unless
-// numbers stay what they are. What a
-// format needs of all tokens of a call is measured before.
+// numbers stay what they are. What a format needs of all tokens of a call is measured before.
 #include <cuda_fp8.h>
 
 #include <type_traits>

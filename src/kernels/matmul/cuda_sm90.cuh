@@ -189,15 +189,12 @@ __device__ inline void store_shared(uint32_t address, float4 v) {
                "f"(v.z), "f"(v.w)
                : "memory");
 }
-__device__ inline void store_shared_u32(uint32_t address, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
 
 // wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight
 // rows are 1024 bytes): the low word, and the high one, which is the same for all. Steps along a
 // row add to the low one by 16 bytes. In a cluster an address has the block's rank in its high
 // bits.
-__device__ inline uint32_t describe_tile(uint32_t address) {
+__device__ constexpr uint32_t describe_tile(uint32_t address) {
   return (address & 0x3ffffu) >> 4 | 1u << 16;
 }
 constexpr uint32_t kTileHigh = 0x40000040;  // the same, for what holds whole descriptors

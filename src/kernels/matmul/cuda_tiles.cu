@@ -84,6 +84,7 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
                   const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
                   int64_t m) {
   W4Args of_each[4];
+  const int most = x_is_f32 != 0 ? kFewTokensF32 : kFewTokens;
   for (int i = 0; i < count; ++i) of_each[i] = args_of(*weights[i]);
   for (int64_t done = 0; done < m;) {
     for (int i = 0; i < count; ++i) {
@@ -97,7 +98,7 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
     few.x_is_f32 = x_is_f32 != 0;
     few.ldx = ldx;
     few.k = static_cast<int>(weights[0]->k);
-    few.m = static_cast<int>(m - done < kFewTokens ? m - done : kFewTokens);
+    few.m = static_cast<int>(m - done < most ? m - done : most);
     few.stream = context->enter();
     // The tokens lie in shared memory: of very long rows it holds fewer.
     W4FewPlan plan = plan_w4_few(few, context->multiprocessors);

@@ -10,11 +10,12 @@
 //              register 2: row g, inputs 2t+8, 2t+9      register 3: row g+8, inputs 2t+8, 2t+9
 //            4 bits: nibbles i and i+4 are register i, unsigned. 8 bits: bytes 0, 2 of the two
 //            words are registers 0 and 2, bytes 1, 3 registers 1 and 3, signed.
-//   scales   [strips][groups][64] f16 or bf16; at g*8 + tile*2 + half that of row tile*16 + half*8
-//   + g zeros    [strips][groups][64] u8 (4 bits) or s8 (8 bits), in the same order; absent when
-//   all are 8 (0 at 8 bits)
+//   scales   [strips][groups][64] f16 or bf16; at g*8 + tile*2 + half is that of row
+//            tile*16 + half*8 + g
+//   zeros    [strips][groups][64] u8 (4 bits) or s8 (8 bits, for 17 tokens and more alone), in
+//            the same order; absent when all are 8 (0 at 8 bits)
 //
-// Rows and inputs are padded to 64: whatever codes, finite scales.
+// Rows are padded to 64, inputs to 64 (128 for up to 16 tokens): whatever codes, finite scales.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -76,12 +77,6 @@ __device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
 
 // 128 as a bf16: its seven mantissa bits count ones.
 constexpr uint32_t kBf16Magic = 0x43004300u;
-
-// The pair of register i of a 4-bit word, as 128 + code, exactly.
-template <int i>
-__device__ inline uint32_t w4_pair(uint32_t word) {
-  return and_or(word >> (4 * i), 0x000f000fu, kBf16Magic);
-}
 
 // The two 16-bit scales of a lane's rows g and g + 8 as f32.
 __device__ inline float2 w4_scales(uint32_t pair, bool are_bf16) {

@@ -5,7 +5,7 @@
 //   cuda_w4_bench sweep 4 32 FILE  of all tiles and splits
 //
 // Built by hand (nvcc -std=c++20 -gencode arch=compute_90a,code=sm_90a -Isrc, with
-// cuda_w4_wgmma.cu); no test needs it.
+// cuda_w4_wgmma.cu and cuda_w4_panel.cu); no test needs it.
 #include <cublas_v2.h>
 #include <dlfcn.h>
 

@@ -177,6 +177,11 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
 }
 
 cudaError_t launch_w4_few(const W4Few& args, const W4FewPlan& plan, int multiprocessors) {
+  const W4Args& w = args.weights[0];
+  const int most = args.x_is_f32 ? kFewTokensF32 : kFewTokens;
+  if (plan.ranks == 0 || args.m < 1 || args.m > most || (w.bits == 8 && w.zeros != nullptr)) {
+    return cudaErrorInvalidValue;
+  }
   return with_shape(args, [&]<class S>() { return launch<S>(args, plan, multiprocessors); });
 }
 

@@ -6,8 +6,8 @@
 namespace nibble::kernels::cuda {
 
 // Up to four weights that read the same x, in one launch: q, k and v; gate and up. They have the
-// same k, group, bits and kind of scales; each its own rows, zeros (all have them, or none) and y.
-// Their x and m are not read.
+// same k, group, bits and kind of scales; each its own rows, zeros (all have them, or none; none
+// at 8 bits) and y. Their x and m are not read.
 struct W4Few {
   const W4Args* weights = nullptr;
   int count = 0;
@@ -31,6 +31,7 @@ struct W4FewPlan {
 };
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors);
 
+// An error where the above does not hold, or the plan's ranks are 0.
 cudaError_t launch_w4_few(const W4Few& args, const W4FewPlan& plan, int multiprocessors);
 
 }  // namespace nibble::kernels::cuda

@@ -27,6 +27,12 @@ template <int kTokens, int kStrips, int kWide, int kSlices, bool kOnSums, int kB
           int kPerProcessor = 1>
 constexpr Variant variant() {
   using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
+  // What launch_w4_wgmma asks for at least fits, so that whatever is chosen can be launched.
+  constexpr int kOfProcessor = 228 << 10;  // Hopper's; 1024 bytes of it for each block
+  constexpr int kOfBlock = kOfProcessor / kPerProcessor - 1024;
+  static_assert(shared_bytes(2, S::kStageBytes) + S::kHandedBytes <= kOfBlock);
+  static_assert(shared_bytes((S::kSumBytes + S::kStageBytes - 1) / S::kStageBytes,
+                             S::kStageBytes) <= kOfBlock);
   return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices},
           kBits,
           kPerProcessor,
