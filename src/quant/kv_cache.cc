@@ -176,13 +176,7 @@ Result<std::vector<float>> read_zeros(const TensorInfo& info, const KVCacheMetho
   } else {
     NIBBLE_ASSIGN(zero, read_floats(stored, info.name));
   }
-  for (size_t i = 0; i < zero.size(); ++i) {
-    if (zero[i] >= -128 && zero[i] <= 127 && zero[i] == std::trunc(zero[i])) continue;
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{} is {}; a zero point of an int8 cache is a whole number from -128 "
-                            "to 127",
-                            element_name(info.name, info.shape, i), zero[i]));
-  }
+  NIBBLE_TRY(check_zero_points(zero, info.shape, info.name, -128, 127, "an int8 cache"));
   return zero;
 }
 

@@ -153,6 +153,19 @@ Result<std::vector<int32_t>> read_ints(const TensorView& view, std::string_view 
   return out;
 }
 
+Result<void> check_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
+                               std::string_view suffix, int least, int most,
+                               std::string_view what) {
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    const auto low = static_cast<float>(least), high = static_cast<float>(most);
+    if (zeros[i] >= low && zeros[i] <= high && zeros[i] == std::trunc(zeros[i])) continue;
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{} is {}; a zero point of {} is a whole number from {} to {}",
+                            element_name(suffix, shape, i), zeros[i], what, least, most));
+  }
+  return {};
+}
+
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns) {
   std::vector<float> out(values.size());
   for (int64_t r = 0; r < rows; ++r) {

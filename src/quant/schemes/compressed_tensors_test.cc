@@ -401,6 +401,10 @@ TEST(compressed_tensors, static_inputs_need_their_scale_and_zero_point) {
   EXPECT_EQ(weight->input_zero, -7);
   EXPECT_EQ(message(load_layer(checkpoint, dictionary(kInt4, R"("num_bits": 8)"), layer(2, 16))),
             "input_zero_point is -7, but symmetric is true");
+  checkpoint.add<int32_t>(kModule + ".input_zero_point", DType::kS32, {1}, {300});
+  EXPECT_EQ(message(load_layer(checkpoint, dictionary(kInt4, inputs), layer(2, 16))),
+            "input_zero_point is 300; a zero point of int8 inputs is a whole number from -128 to "
+            "127");
   checkpoint.add<float>(kModule + ".input_scale", DType::kF32, {1}, {0});
   EXPECT_EQ(message(load_layer(checkpoint, dictionary(kInt4, inputs), layer(2, 16))),
             "input_scale is 0; a scale is positive");

@@ -157,6 +157,8 @@ class CompressedMethod : public LinearMethod {
       NIBBLE_ASSIGN(zero, read_zero_points(*view, "weight_zero_point"));
     }
     if (!f_.asymmetric) return check_zeros(zero, {rows, groups}, "weight_zero_point");
+    NIBBLE_TRY(check_zero_points(zero, {rows, groups}, "weight_zero_point", -half(), half() - 1,
+                                 fmt::format("{} bits", f_.bits)));
     const int64_t shared = f_.packed_zeros ? 1 : f_.group_n == 0 ? out.n : f_.group_n;
     out.zero.resize(static_cast<size_t>(out.n * groups));
     for (int64_t i = 0; i < out.n * groups; ++i) {
@@ -227,7 +229,7 @@ class CompressedMethod : public LinearMethod {
     NIBBLE_ASSIGN(const std::vector<float> zero, read_zero_points(*view, "input_zero_point"));
     if (!f_.activation.asymmetric) return check_zeros(zero, {}, "input_zero_point");
     out.input_zero = zero[0];
-    return {};
+    return check_zero_points(zero, {}, "input_zero_point", -128, 127, "int8 inputs");
   }
 
   Form f_;

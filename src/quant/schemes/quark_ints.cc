@@ -88,6 +88,8 @@ class QuarkIntsMethod : public LinearMethod {
     out.input_scale = scale[0];
     const TensorView* zero = raw.get(Slot::kInputZero);
     if (zero != nullptr) out.input_zero = static_cast<float>(code_in(*zero, 0, false));
+    NIBBLE_TRY(
+        check_zero_points({&out.input_zero, 1}, {}, "input_zero_point", -128, 127, "int8 inputs"));
     if (activation_.asymmetric || out.input_zero == 0) return out;
     return fail(ErrorCode::kCorrupt,
                 fmt::format("input_zero_point is {}, but input_tensors are symmetric, which means "
@@ -159,9 +161,14 @@ class QuarkIntsMethod : public LinearMethod {
                     fmt::format("{}: number {} is {}, but symmetric is true, which means 0",
                                 l_.ints.zero, i, z));
       }
-      zero[i] = static_cast<float>(z + up());
+      zero[i] = static_cast<float>(z);
     }
-    if (!l_.ints.symmetric) out.zero = transposed(zero, g, n);
+    if (l_.ints.symmetric) return {};
+    const int codes = l_.packed ? 16 : 256, least = l_.ints.is_signed ? -codes / 2 : 0;
+    NIBBLE_TRY(check_zero_points(zero, {g, n}, l_.ints.zero, least, least + codes - 1,
+                                 l_.packed ? "4 bits" : "8 bits"));
+    for (float& z : zero) z += static_cast<float>(up());
+    out.zero = transposed(zero, g, n);
     return {};
   }
 

@@ -201,6 +201,12 @@ TEST(quark, int8_weights_and_activations) {
   checkpoint.add(kModule + ".weight_zero_point", DType::kS8, {2}, std::vector<int8_t>{0, 5});
   EXPECT_EQ(message(load_layer(checkpoint, config(weights, kInt8Token), kInt8Layer)),
             "weight_zero_point: number 1 is 5, but symmetric is true, which means 0");
+  TestCheckpoint far = checkpoint;
+  far.add(kModule + ".weight_zero_point", DType::kS32, {2}, std::vector<int32_t>{0, 1000});
+  EXPECT_EQ(
+      message(load_layer(far, config(R"({"dtype": "int8", "symmetric": false})"), kInt8Layer)),
+      "weight_zero_point: element (0, 1) is 1000; a zero point of 8 bits is a whole "
+      "number from -128 to 127");
   const auto asymmetric = load_layer(
       checkpoint, config(R"({"dtype": "int8", "symmetric": false})", kInt8Token), kInt8Layer);
   ASSERT_TRUE(asymmetric) << message(asymmetric);
