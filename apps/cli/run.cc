@@ -96,6 +96,9 @@ Result<int> run(const Arguments& arguments) {
                                                progress.callback()));
   progress.clear();
   NIBBLE_TRY(std::move(written));
+  if (streams && !model.has_tokenizer()) {  // there is no text: the ids are the answer
+    NIBBLE_TRY(output.write(fmt::format("{}", fmt::join(generated.tokens, ","))));
+  }
   NIBBLE_TRY(output.write(streams ? "\n" : generated_json(generated)));
   note(timings_line(generated));
   return interrupt.requested() ? kInterrupted : 0;
@@ -108,7 +111,8 @@ Command run_command() {
   Command command{"run", "generate text from a prompt"};
   command.about =
       "Generates text and streams it to stdout as it is made; timings go to stderr at the end. The "
-      "prompt is not echoed. A prompt from stdin loses its last newline.";
+      "prompt is not echoed. A prompt from stdin loses its last newline. Of a model without a "
+      "tokenizer --tokens gives the ids of the tokens.";
   command.examples = {
       "nibble run smollm2 --chat -p \"Why is the sky blue?\"",
       "nibble run ./Llama-3-8B-AWQ -p \"Once upon a time\" -n 100 --temp 0",

@@ -342,7 +342,11 @@ class Planner {
     auto module = listed ? plan_module(declared, *quantization_, lookup_, options_)
                          : Result<PlannedModule>(fail(listed.error()));
     if (!module) {
-      plan_.failed.emplace_back(declared.module, module.error().message);
+      // The sentence about it begins with its name, as many a scheme's does.
+      std::string message = module.error().message;
+      const std::string name = declared.module + ": ";
+      if (message.starts_with(name)) message.erase(0, name.size());
+      plan_.failed.emplace_back(declared.module, std::move(message));
       // Its tensors are not "unused": what is wrong with them has just been said.
       blamed_.push_back(declared.module + ".");
       return;
@@ -384,12 +388,18 @@ class Planner {
         options_.hardware.gpu->name, count));
   }
 
-  // A sentence for each module that cannot be planned; modules with the same trouble share one.
+  // A sentence for each module that cannot be planned; modules with the same trouble, but for their
+  // names in it, share one.
   void tell_failed() {
     std::vector<std::pair<size_t, int>> told;  // the first module, and how many more
-    std::unordered_map<std::string_view, size_t> places;
+    std::unordered_map<std::string, size_t> places;
     for (size_t i = 0; i < plan_.failed.size(); ++i) {
-      const auto [at, fresh] = places.emplace(plan_.failed[i].second, told.size());
+      const auto& [module, message] = plan_.failed[i];
+      std::string trouble = message;
+      for (size_t at = trouble.find(module); at != trouble.npos; at = trouble.find(module, at)) {
+        trouble.erase(at, module.size());
+      }
+      const auto [at, fresh] = places.emplace(std::move(trouble), told.size());
       if (fresh) {
         told.emplace_back(i, 0);
       } else {

@@ -116,6 +116,33 @@ TEST(plan, a_rule_that_names_what_is_no_layer_or_a_head_that_is_tied_is_not_idle
   EXPECT_EQ(p->plan.unused[0].reason, "the state of another engine's kernels");
 }
 
+TEST(plan, layers_with_the_same_trouble_share_one_sentence_with_the_first_ones_names) {
+  TempFolder folder;
+  std::vector<Stored> stored = tiny_llama();
+  for (Stored& each : stored) {
+    if (each.name.find("gate_proj") != std::string::npos) each.dtype = DType::kE4M3;
+    if (each.name.find("up_proj") != std::string::npos) each.dtype = DType::kE4M3;
+  }
+  write(folder, config(R"("quantization_config": {"quant_method": "fp8",
+                          "activation_scheme": "dynamic"}, )"),
+        stored);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems,
+            Sentences{"layer model.layers.0.mlp.gate_proj and 1 more: "
+                      "model.layers.0.mlp.gate_proj.weight is e4m3, but has no scale: neither "
+                      "weight_scale_inv nor weight_scale is stored"});
+  write(folder, config(R"("quantization_config": {"quant_method": "quark", "global_quant_config": {
+                          "weight": {"dtype": "fp8_e4m3"},
+                          "output_tensors": {"dtype": "fp8_e4m3"}}}, )"),
+        stored);
+  p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems,
+            Sentences{"layer model.layers.0.mlp.gate_proj and 1 more: its output_tensors are "
+                      "given; what a layer gives out is not quantized here"});
+}
+
 TEST(plan, names_with_a_wrappers_prefix_are_followed) {
   TempFolder folder;
   write(folder, config(), tiny_llama("language_model.model.", "language_model.lm_head"));

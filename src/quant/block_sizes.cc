@@ -7,13 +7,12 @@
 #include <string_view>
 
 #include "quant/scheme.h"
+#include "quant/stored.h"
 
 namespace nibble::quant {
 namespace {
 
 using tensor::Shape;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 bool is_per_block(const Shape& weight, const Shape& scale) {
   if (weight.size() != 2 || scale.size() != 2) return false;

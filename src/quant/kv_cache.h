@@ -34,9 +34,10 @@ struct KvCacheConfig {
   std::string where;                    // the key that says so; "" when none does
 };
 
-// From `kv_cache_scheme` (compressed-tensors, ModelOpt; in a word AutoFP8 and Quark), `kv_cache_quant_algo` (ModelOpt, also
-// inside "quantization"), `kv_cache_quant_config` or `export: kv_cache_group` (Quark) of a
-// quantization dictionary. Errors: two of them that differ; a value of the wrong type.
+// From `kv_cache_scheme` (compressed-tensors, ModelOpt; in a word AutoFP8 and Quark),
+// `kv_cache_quant_algo` (ModelOpt, also inside "quantization"), `kv_cache_quant_config` or `export:
+// kv_cache_group` (Quark) of a quantization dictionary. Errors: two of them that differ; a value of
+// the wrong type.
 Result<KvCacheConfig> read_kv_cache(const base::Json& dictionary);
 
 // The same from a checkpoint's dictionary and ModelOpt's hf_quant_config.json, either of which may

@@ -162,8 +162,6 @@ std::string describe(const TensorInfo& info) {
                      tensor::to_string(info.shape));
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // One layer's tensors, and what they are.
 class StoredLayer {
  public:

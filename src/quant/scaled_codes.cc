@@ -20,8 +20,6 @@ using tensor::TensorView;
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The codes that are no numbers, nan and the infinities of e5m2: those that, masked, lie in a
 // range.
 struct Specials {

@@ -22,6 +22,9 @@ WeightSpec wanted(Slot slot, std::string suffix, std::vector<tensor::DType> dtyp
                   tensor::Shape shape, ShardAxis along_n, ShardAxis along_k);
 WeightSpec optional_tensor(WeightSpec spec, std::string absent);
 
+// How many pieces of `b` cover `a`, the last one perhaps short. a >= 0, b > 0.
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
 // `shape` without its dimensions of 1: (N, 1) and (N) are one shape, () and (1) are one.
 tensor::Shape squeezed(const tensor::Shape& shape);
 

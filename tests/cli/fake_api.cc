@@ -162,7 +162,7 @@ Result<Model> Model::load(const std::string& path, const Options& options,
   return Model(std::make_shared<Impl>(Impl{fake_plan(path), std::move(tokenizer)}));
 }
 const Plan& Model::plan() const { return impl_->plan; }
-bool Model::has_tokenizer() const { return true; }
+bool Model::has_tokenizer() const { return impl_->plan.path != "fake-without-tokenizer"; }
 const Tokenizer& Model::tokenizer() const { return impl_->tokenizer; }
 std::string Model::tokenizer_error() const { return ""; }
 int64_t Model::vocab_size() const { return kVocab; }
@@ -171,11 +171,12 @@ std::vector<int32_t> Model::eos_ids() const { return {}; }
 std::vector<std::string> Model::load_notes() const { return {}; }
 
 struct Session::Impl {
-  bool slow;
+  bool slow, has_text;
   std::vector<int32_t> tokens;
 };
 Session::Session(const Model& model)
-    : impl_(std::make_unique<Impl>(Impl{model.plan().path == "fake-slow", {}})) {}
+    : impl_(std::make_unique<Impl>(
+          Impl{model.plan().path == "fake-slow", model.has_tokenizer(), {}})) {}
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
@@ -195,10 +196,10 @@ Result<Generated> Session::generate(std::span<const int32_t> prompt, const Gener
   for (int64_t i = 0; i < count; ++i) {
     if (impl_->slow) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const std::string word = (i == 0 ? "word" : " word") + std::to_string(i);
-    generated.text += word;
+    if (impl_->has_text) generated.text += word;
     generated.tokens.push_back(static_cast<int32_t>(i));
     impl_->tokens.push_back(static_cast<int32_t>(i));
-    if (on_text && !on_text(word)) {
+    if (impl_->has_text && on_text && !on_text(word)) {
       generated.finish = "cancelled";
       break;
     }

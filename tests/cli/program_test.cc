@@ -133,6 +133,11 @@ TEST(program, run_prints_the_answer_alone_and_timings_on_stderr) {
   EXPECT_EQ(nibble({"run", "fake", "-p", "hi", "-q"}).err, "");
 }
 
+TEST(program, run_prints_ids_where_there_is_no_tokenizer_to_make_text) {
+  EXPECT_EQ(nibble({"run", "fake-without-tokenizer", "--tokens", "1,2", "-n", "3"}).out, "0,1,2\n");
+  EXPECT_EQ(nibble({"run", "fake", "--tokens", "1,2", "-n", "3"}).out, "word0 word1 word2\n");
+}
+
 TEST(program, run_reads_its_prompt_from_a_pipe) {
   for (const auto& arguments : {std::vector<std::string>{"run", "fake", "--json"},
                                 std::vector<std::string>{"run", "fake", "--json", "-p", "-"}}) {

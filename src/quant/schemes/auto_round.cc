@@ -34,6 +34,10 @@ using tensor::TensorInfo;
 
 using auto_round::Params;
 
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 class AutoRoundConfig : public QuantizationConfig {
  public:
   std::string_view scheme() const override { return "auto-round"; }
@@ -122,7 +126,15 @@ class AutoRoundConfig : public QuantizationConfig {
                               "scales are u8, and nv_fp, whose scales are e4m3",
                               scale->name, tensor::name(scale->dtype)));
     }
-    codes.activation = activation_for(params, scales);
+    // mx_int is stored exactly as mx_fp is.
+    if (!params.data_type.empty() && !contains(params.data_type, "fp")) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{} is {} {}: so floats are stored (fp, mx_fp, nv_fp), but data_type "
+                              "is \"{}\", which is not read",
+                              weight.name, tensor::name(weight.dtype),
+                              tensor::to_string(weight.shape), params.data_type));
+    }
+    NIBBLE_ASSIGN(codes.activation, activation_for(layer, params, scales));
     if (scales == FloatScales::kE4M3) {
       codes.scale2 = "weight_global_scale";
       codes.input_scale = "input_global_scale";
@@ -132,19 +144,42 @@ class AutoRoundConfig : public QuantizationConfig {
     return scaled_codes_method(layer, tensors, std::move(codes));
   }
 
-  tensor::ActivationFormat activation_for(const Params& params, FloatScales scales) const {
-    if (params.act_bits >= 16) return {};
+  // What the layer's inputs become; `scales` are those of its weights.
+  Result<tensor::ActivationFormat> activation_for(const LinearLayer& layer, const Params& params,
+                                                  FloatScales scales) const {
+    if (params.act_bits >= 16) return tensor::ActivationFormat{};
+    const std::string& kind = params.act_data_type;
+    const bool is_float = kind.empty() || contains(kind, "fp") || contains(kind, "float");
+    if (!is_float || contains(kind, "e5m2") || (params.act_bits != 4 && params.act_bits != 8)) {
+      return fail(
+          ErrorCode::kUnsupported,
+          fmt::format("{}: act_bits is {} and act_data_type \"{}\"; beside weights that are "
+                      "floats inputs of e4m3 (8 bits) and e2m1 (4 bits) are read",
+                      layer.module, params.act_bits, kind));
+    }
     const ActivationType type =
         params.act_bits == 4 ? ActivationType::kE2M1 : ActivationType::kE4M3;
-    if (scales == FloatScales::kPowersOfTwo) {
-      return per_group(type, 32,
-                       config_.rounds_exponents_up ? ScaleRule::kE8M0Ceil : ScaleRule::kE8M0Floor);
+    const bool mx = scales == FloatScales::kPowersOfTwo;
+    if (mx || (scales == FloatScales::kE4M3 && params.act_bits == 4)) {
+      const int64_t group = mx ? 32 : 16;
+      if (params.act_group && *params.act_group != group) {
+        return fail(ErrorCode::kUnsupported,
+                    fmt::format("{}: act_group_size is not {}, which goes with scales like those "
+                                "of its weights",
+                                layer.module, group));
+      }
+      const bool up = contains(kind, "rceil");
+      return per_group(type, group,
+                       !mx  ? ScaleRule::kE4M3
+                       : up ? ScaleRule::kE8M0Ceil
+                            : ScaleRule::kE8M0Floor);
     }
-    if (scales == FloatScales::kE4M3 && params.act_bits == 4) {
-      return per_group(type, 16, ScaleRule::kE4M3);
-    }
-    if (config_.static_activations) return stored_scale(type);
-    return config_.block.k > 0 ? per_group(type, config_.block.k) : per_token(type);
+    if (params.act_static) return stored_scale(type);
+    const int64_t group = params.act_group.value_or(config_.block.k);
+    if (group >= 0) return group > 0 ? per_group(type, group) : per_token(type);
+    tensor::ActivationFormat out = per_token(type);
+    out.granularity = tensor::ActivationFormat::Granularity::kTensor;
+    return out;
   }
 
   auto_round::Config config_;

@@ -66,6 +66,38 @@ Result<void> read_packing(const Json& dictionary, Config& config) {
   return {};
 }
 
+// Two keys say whether the scales of inputs are stored: act_dynamic, and what the FP8 layouts add.
+Result<bool> read_static(const Json& from, bool absent) {
+  NIBBLE_ASSIGN(const bool dynamic, bool_key_or(from, "act_dynamic", !absent));
+  if (from.find_set("activation_scheme") == nullptr) return !dynamic;
+  NIBBLE_ASSIGN(const std::string scheme,
+                choice_key(from, "activation_scheme", {"dynamic", "static"}));
+  const bool is_static = scheme == "static";
+  if (from.find_set("act_dynamic") != nullptr && dynamic == is_static) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: activation_scheme is {}, but act_dynamic is {}; one of them is "
+                            "wrong",
+                            from.where(), scheme, dynamic));
+  }
+  return is_static;
+}
+
+Result<void> read_activations(const Json& from, Params& p) {
+  NIBBLE_ASSIGN(p.act_bits, int_key_or(from, "act_bits", p.act_bits));
+  NIBBLE_ASSIGN(p.act_data_type, from.get_string_or("act_data_type", p.act_data_type));
+  NIBBLE_ASSIGN(p.act_static, read_static(from, p.act_static));
+  if (from.find_set("act_group_size") == nullptr) return {};
+  NIBBLE_ASSIGN(const int64_t group, int_key(from, "act_group_size"));
+  if (group < -1) {
+    return fail(ErrorCode::kCorrupt,
+                fmt::format("{}: act_group_size: expected -1 (a token), 0 (all tokens) or a "
+                            "positive number, found {}",
+                            from.where(), group));
+  }
+  p.act_group = group == -1 ? 0 : group == 0 ? -1 : group;
+  return {};
+}
+
 // `p` holds what the key's absence means.
 Result<Params> read_params(const Json& from, Params p) {
   NIBBLE_ASSIGN(p.ints.bits, int_key_or(from, "bits", p.ints.bits));
@@ -77,7 +109,8 @@ Result<Params> read_params(const Json& from, Params p) {
     }
   }
   NIBBLE_ASSIGN(p.ints.sym, bool_key_or(from, "sym", p.ints.sym));
-  NIBBLE_ASSIGN(p.act_bits, int_key_or(from, "act_bits", p.act_bits));
+  NIBBLE_ASSIGN(p.data_type, from.get_string_or("data_type", p.data_type));
+  NIBBLE_TRY(read_activations(from, p));
   return p;
 }
 
@@ -94,17 +127,6 @@ Result<void> read_extra(const Json& dictionary, Config& config) {
     }
   }
   return config.extra.compile(dictionary.where() + ": extra_config");
-}
-
-Result<void> read_activations(const Json& dictionary, Config& config) {
-  NIBBLE_ASSIGN(const bool dynamic, bool_key_or(dictionary, "act_dynamic", true));
-  config.static_activations = !dynamic;
-  NIBBLE_ASSIGN(const std::string kind, dictionary.get_string_or("act_data_type", ""));
-  config.rounds_exponents_up = contains(kind, "rceil");
-  const Json* group = dictionary.find_set("group_size");
-  const bool listed = group != nullptr && group->is_array();
-  NIBBLE_ASSIGN(config.block, block_key(dictionary, listed ? "group_size" : "weight_block_size"));
-  return {};
 }
 
 // A list, lists in a list, or one text with commas between; two names of one key, from different
@@ -132,7 +154,9 @@ Result<Config> read_config(const Json& dictionary) {
   NIBBLE_ASSIGN(config.general, read_params(dictionary, config.general));
   NIBBLE_TRY(read_extra(dictionary, config));
   NIBBLE_TRY(read_blocks(dictionary, config));
-  NIBBLE_TRY(read_activations(dictionary, config));
+  const Json* group = dictionary.find_set("group_size");
+  const bool listed = group != nullptr && group->is_array();
+  NIBBLE_ASSIGN(config.block, block_key(dictionary, listed ? "group_size" : "weight_block_size"));
   return config;
 }
 

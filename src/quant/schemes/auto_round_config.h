@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,11 @@ namespace nibble::quant::auto_round {
 // What the dictionary, or an entry of extra_config, says of a layer.
 struct Params {
   GptqLayout ints;
+  std::string data_type;  // "" where nothing says it
   int64_t act_bits = 16;
+  std::string act_data_type;
+  std::optional<int64_t> act_group;  // inputs that share a scale; 0 all of a token, -1 all tokens
+  bool act_static = false;           // one stored scale
 };
 
 struct Config {
@@ -29,9 +34,7 @@ struct Config {
   LayerRules<Params> extra;  // single layers, which it names also outside the lists below
   NameMatcher blocks;        // only what is below these is quantized; empty: everything is
   NameMatcher not_converted;
-  Area block;                        // of fp8 codes
-  bool static_activations = false;   // one stored scale
-  bool rounds_exponents_up = false;  // of activations in groups
+  Area block;  // of fp8 codes
   std::vector<std::string> notes, warnings;
 };
 

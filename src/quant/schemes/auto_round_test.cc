@@ -224,7 +224,12 @@ TEST(auto_round, fp8_layers_have_the_activations_that_act_bits_says) {
   const LinearLayer layer{kModule, 2, 1, false, {}};
   for (const auto& [more, activation] :
        {std::pair{R"("act_bits": 8, "act_dynamic": false)", "e4m3 tensor static"},
+        {R"("act_bits": 8, "activation_scheme": "static", "act_group_size": 0)",
+         "e4m3 tensor static"},
         {R"("act_bits": 8, "act_dynamic": true)", "e4m3 token"},
+        {R"("act_bits": 8, "act_dynamic": true, "act_group_size": -1)", "e4m3 token"},
+        {R"("act_bits": 8, "act_dynamic": true, "act_group_size": 0)", "e4m3 tensor"},
+        {R"("act_bits": 8, "act_data_type": "fp", "act_group_size": 64)", "e4m3 g64"},
         {R"("act_bits": 16)", "float"}}) {
     const auto weight =
         load_layer(checkpoint,
@@ -285,6 +290,39 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
       refusal(bytes, ""),
       "model.layers.0.mlp.up_proj.weight u8 (32, 64): of floats of a byte or less fp8 (N, K), and "
       "as u8 fp6 (N, 3K/4) and fp4 (N, K/2) are read; N is 32 and K 64");
+}
+
+TEST(auto_round, integers_that_are_stored_as_floats_are_and_other_inputs_are_refused) {
+  TestCheckpoint four;
+  four.add(kModule + ".weight_packed", DType::kU8, {1, 16}, std::vector<uint8_t>(16, 0xf2));
+  four.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{128});
+  const auto refusal = [&](const std::string& more) {
+    const std::string start = R"({"quant_method": "auto-round", "bits": 4, "group_size": 32, )";
+    return message(load_layer(four, start + more + "}", {kModule, 1, 32, false, {}}));
+  };
+  const std::string mx_int =
+      "model.layers.0.mlp.up_proj.weight_packed is u8 (1, 16): so floats are stored (fp, mx_fp, "
+      "nv_fp), but data_type is \"mx_int\", which is not read";
+  EXPECT_EQ(refusal(R"("data_type": "mx_int", "act_bits": 4, "act_data_type": "mx_int")"), mx_int);
+  EXPECT_EQ(refusal(R"("data_type": "mx_fp", "extra_config": {
+                      "model.layers.0.mlp.up_proj": {"data_type": "mx_int"}})"),
+            mx_int);
+  const std::string wrong_inputs =
+      "model.layers.0.mlp.up_proj: act_bits is {} and act_data_type \"{}\"; beside weights that "
+      "are floats inputs of e4m3 (8 bits) and e2m1 (4 bits) are read";
+  EXPECT_EQ(refusal(R"("data_type": "mx_fp", "act_bits": 6, "act_data_type": "mx_fp")"),
+            fmt::format(fmt::runtime(wrong_inputs), 6, "mx_fp"));
+  EXPECT_EQ(refusal(R"("data_type": "mx_fp", "act_bits": 8, "act_data_type": "int")"),
+            fmt::format(fmt::runtime(wrong_inputs), 8, "int"));
+  EXPECT_EQ(refusal(R"("data_type": "mx_fp", "act_bits": 4, "act_group_size": 64)"),
+            "model.layers.0.mlp.up_proj: act_group_size is not 32, which goes with scales like "
+            "those of its weights");
+  EXPECT_EQ(refusal(R"("act_bits": 8, "act_group_size": -2)"),
+            "config.json: quantization_config: act_group_size: expected -1 (a token), 0 (all "
+            "tokens) or a positive number, found -2");
+  EXPECT_EQ(refusal(R"("act_bits": 8, "act_dynamic": true, "activation_scheme": "static")"),
+            "config.json: quantization_config: activation_scheme is static, but act_dynamic is "
+            "true; one of them is wrong");
 }
 
 TEST(auto_round, nv_fp_has_scales_on_two_levels_that_divide) {

@@ -32,8 +32,6 @@ using tensor::Element;
 using tensor::TensorInfo;
 using tensor::TensorView;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // A tensor with one index for every `unit` consecutive weights. Where units do not cross rows it is
 // a matrix that happens to be stored in one row; else it is cut only where a row and a unit end
 // together, and never along K.

@@ -15,8 +15,6 @@ using tensor::TensorView;
 
 constexpr std::string_view kState = "weight.quant_state.bitsandbytes__";
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The size of the blocks of which `count` cover `size` elements, found among the powers of two that
 // the tool uses; for one block, `usual`.
 Result<int64_t> block_of(const TensorInfo& stored, int64_t size, int64_t usual) {

@@ -18,8 +18,6 @@ namespace {
 using tensor::DType;
 using tensor::TensorView;
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 struct CodeReader {
   const Form& f;
   int64_t whole_n;  // outputs of the whole layer

@@ -13,8 +13,6 @@ namespace {
 using tensor::DType;
 using tensor::TensorInfo;
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 std::string describe(const Arguments& a) {
   return fmt::format("{}: num_bits is {}, type is \"{}\"", a.where, a.bits,
                      a.is_float ? "float" : "int");

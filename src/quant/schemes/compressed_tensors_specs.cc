@@ -11,8 +11,6 @@ namespace {
 
 using tensor::DType;
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-
 const std::vector<DType> kFloatScales = {DType::kF16,  DType::kBF16, DType::kF32,
                                          DType::kE4M3, DType::kE8M0, DType::kU8};
 const std::vector<DType> kZeros = {DType::kS8,  DType::kS32,  DType::kS64, DType::kE4M3,

@@ -44,7 +44,8 @@ class QuarkConfig : public QuantizationConfig {
     if (weight == nullptr || tensor::is_plain_float(weight->dtype)) {
       return unquantized_method(layer, tensors);
     }
-    if (config.quantizes_outputs && !feeds_attention(layer.module)) {
+    const bool cached = config_.quantizes_cache && feeds_attention(layer.module);
+    if (config.quantizes_outputs && !cached) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}: its output_tensors are given; what a layer gives out is not "
                               "quantized here",
@@ -65,6 +66,14 @@ class QuarkConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(const FloatScales scales,
                   read_stored_floats(layer, *weight, *scale.info,
                                      {config.block, "block_size", config.six_bits()}, codes));
+    // Nothing else says what four bits in bytes are.
+    if (codes.codes == Codes::kNibblesK && !config.dtype.empty() && config.dtype != "fp4") {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("{} {} {} has 4 bits for each input, but its dtype is \"{}\"; of "
+                              "such bytes fp4 is read",
+                              weight->name, tensor::name(weight->dtype),
+                              tensor::to_string(weight->shape), config.dtype));
+    }
     if (config.mx) NIBBLE_TRY(as_mx(*scale.info, scales, codes));
     if (find_tensor(tensors, layer.module, "weight_scale_2") != nullptr) {
       codes.scale2 = "weight_scale_2";

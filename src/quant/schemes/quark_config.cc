@@ -86,8 +86,8 @@ Result<ActivationFormat> activation_of(const Json& config) {
   out.type = type_of(dtype);
   out.asymmetric = !symmetric && dtype == "int8";
   if (qscheme == "per_group") {
-    out.granularity = Granularity::kGroup;
     NIBBLE_ASSIGN(out.group, group_size_key(*spec, "group_size"));
+    if (out.group > 0) out.granularity = Granularity::kGroup;  // -1: the whole token
     const Json* levels = config.find_set("input_tensors");
     NIBBLE_ASSIGN(const std::string scales,
                   scale_format(*spec, dtype == "fp4" ? "e8m0" : "float32"));
@@ -173,8 +173,12 @@ Result<Config> read_config(const Json& dictionary) {
     NIBBLE_ASSIGN(const std::string method,
                   choice_key(*exported, "pack_method", {"reorder", "order"}));
     config.pack_reordered = method == "reorder";
+    NIBBLE_ASSIGN(const std::vector<std::string> cached, names_key(*exported, "kv_cache_group"));
+    config.quantizes_cache = !cached.empty();
     NIBBLE_TRY(choice_key(*exported, "weight_format", {"real_quantized", "fake_quantized"}));
   }
+  NIBBLE_ASSIGN(const base::JsonObject cache, objects_key(dictionary, "kv_cache_quant_config"));
+  config.quantizes_cache = config.quantizes_cache || !cache.empty();
   NIBBLE_ASSIGN(config.excluded, names_list(dictionary, {"exclude"}, Says::kLeftAlone));
   return config;
 }

@@ -42,6 +42,7 @@ struct Config {
   LayerRules<LayerConfig> layers;
   NameMatcher excluded;
   bool pack_reordered = true;
+  bool quantizes_cache = false;
   std::vector<std::string> warnings;
 };
 

@@ -54,6 +54,9 @@ TEST(quark, fp8_layers_have_the_activations_of_the_config) {
          "e4m3 token"},
         {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": true})"),
          "e4m3 tensor"},
+        {std::string(R"({"dtype": "fp8_e4m3", "qscheme": "per_group", "group_size": -1,
+                         "is_dynamic": true})"),
+         "e4m3 token"},
         {std::string("null"), "float"}}) {
     const auto weight = load_layer(checkpoint, config(kFp8, input), kFp8Layer);
     ASSERT_TRUE(weight) << message(weight);
@@ -116,7 +119,17 @@ TEST(quark, outputs_are_quantized_in_a_kv_cache_alone) {
   const std::string k_proj = "model.layers.0.self_attn.k_proj";
   keys.add(k_proj + ".weight", DType::kE4M3, {2, 1}, std::vector<uint8_t>{0x38, 0xc0});
   keys.add(k_proj + ".weight_scale", DType::kF32, {}, std::vector<float>{0.5f});
-  EXPECT_TRUE(load_layer(keys, config(kFp8, "null", outputs), {k_proj, 2, 1, false, {}}));
+  const LinearLayer layer{k_proj, 2, 1, false, {}};
+  std::string old = config(kFp8, "null", outputs);
+  const std::string method = R"("pack_method": "reorder")";
+  old.replace(old.find(method), method.size(), R"("kv_cache_group": ["*k_proj", "*v_proj"])");
+  for (const std::string& text :
+       {old, config(kFp8, "null", outputs + R"(, "kv_cache_quant_config": {"*k_proj": {}})")}) {
+    EXPECT_TRUE(load_layer(keys, text, layer)) << text;
+  }
+  EXPECT_EQ(
+      message(load_layer(keys, config(kFp8, "null", outputs), layer)),
+      k_proj + ": its output_tensors are given; what a layer gives out is not quantized here");
 }
 
 TEST(quark, each_layers_own_type_says_whether_its_codes_are_signed) {
@@ -338,6 +351,16 @@ TEST(quark, what_is_not_read_is_refused_by_name) {
       message(load_layer(bare, config(kFp8), kFp8Layer)),
       "model.layers.0.mlp.up_proj.weight is e4m3, but has no scale: neither weight_scale_inv nor "
       "weight_scale is stored");
+  TestCheckpoint nibbles;
+  nibbles.add(kModule + ".weight", DType::kU8, {1, 16}, std::vector<uint8_t>(16));
+  nibbles.add(kModule + ".weight_scale", DType::kU8, {1, 1}, std::vector<uint8_t>{127});
+  for (const char* dtype : {"int4", "fp6_e2m3"}) {
+    EXPECT_EQ(message(load_layer(nibbles, config(fmt::format(R"({{"dtype": "{}"}})", dtype)),
+                                 {kModule, 1, 32, false, {}})),
+              fmt::format("model.layers.0.mlp.up_proj.weight u8 (1, 16) has 4 bits for each input, "
+                          "but its dtype is \"{}\"; of such bytes fp4 is read",
+                          dtype));
+  }
   TestCheckpoint int8 = int8_checkpoint();
   int8.add(kModule + ".weight_scale", DType::kF32, {3}, std::vector<float>{1, 1, 1});
   EXPECT_EQ(message(load_layer(int8, config(R"({"dtype": "int8"})"), kInt8Layer)),
