@@ -1,10 +1,9 @@
 // A libnibble_cuda.so without CUDA, for tests of what happens around cards: a card of any name and
 // memory, whose memory is the host's and whose kernels only look at what they are given
-// (fake_kernels.h). NIBBLE_FAKE_CARD says what it
-// is, read at every question: "name=Tesla V100;major=7;minor=0;total=16384;free=800" (MiB). Also
-// cards=0, driver=TEXT (none answers, for this reason), busy=TEXT (no context can be had),
-// version=2 (the only one it answers to), wall=N (bytes that can be allocated in all, whatever
-// `free` says).
+// (fake_kernels.h). NIBBLE_FAKE_CARD says what it is, read at every question: "name=Tesla
+// V100;major=7;minor=0;total=16384;free=800" (MiB). Also cards=0, driver=TEXT (none answers, for
+// this reason), busy=TEXT (no context can be had), version=2 (the only one it answers to), wall=N
+// (bytes that can be allocated in all, whatever `free` says).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
