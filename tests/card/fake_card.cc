@@ -1,9 +1,9 @@
 // A libnibble_cuda.so without CUDA, for tests of what happens around cards: a card of any name and
-// memory, whose memory is the host's and whose kernels do nothing. NIBBLE_FAKE_CARD says what it
-// is, read at every question: "name=Tesla V100;major=7;minor=0;total=16384;free=800" (MiB). Also
-// cards=0, driver=TEXT (none answers, for this reason), busy=TEXT (no context can be had),
-// version=2 (the only one it answers to), wall=N (bytes that can be allocated in all, whatever
-// `free` says).
+// memory, whose memory is the host's and whose kernels only look at what they are given
+// (fake_kernels.h). NIBBLE_FAKE_CARD says what it is, read at every question: "name=Tesla
+// V100;major=7;minor=0;total=16384;free=800" (MiB). Also cards=0, driver=TEXT (none answers, for
+// this reason), busy=TEXT (no context can be had), version=2 (the only one it answers to), wall=N
+// (bytes that can be allocated in all, whatever `free` says).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "fake_kernels.h"
 #include "kernels/cuda/abi.h"
 
 struct NibbleCudaContext {
@@ -39,6 +40,12 @@ std::map<void*, int64_t>& sizes() {
   return all;
 }
 
+std::map<void*, int64_t>& host_sizes() {
+  static std::map<void*, int64_t> all;
+  return all;
+}
+std::string g_wrong;
+
 // 0 without the setting, else 1 with its text as the error.
 int refused(const char* key, char* error, size_t size) {
   const std::string text = setting(key, "");
@@ -66,6 +73,7 @@ int free_memory(int, int64_t* bytes, char* error, size_t size) {
 }
 
 NibbleCudaContext* open(int, char* error, size_t size) {
+  g_wrong.clear();
   return refused("busy", error, size) != 0 ? nullptr : new NibbleCudaContext;
 }
 
@@ -92,10 +100,17 @@ void copy(NibbleCudaContext*, void* to, const void* from, size_t bytes) {
 
 void* stage(NibbleCudaContext* context) { return context->stage; }
 
-const char* error(const NibbleCudaContext*) { return nullptr; }
+const char* error(const NibbleCudaContext*) { return g_wrong.empty() ? nullptr : g_wrong.c_str(); }
 
-void* allocate_host(NibbleCudaContext*, size_t bytes) { return std::malloc(bytes); }
-void release_host(NibbleCudaContext*, void* memory) { std::free(memory); }
+void* allocate_host(NibbleCudaContext*, size_t bytes) {
+  void* memory = std::calloc(bytes == 0 ? 1 : bytes, 1);
+  host_sizes()[memory] = static_cast<int64_t>(bytes);
+  return memory;
+}
+void release_host(NibbleCudaContext*, void* memory) {
+  host_sizes().erase(memory);
+  std::free(memory);
+}
 void nothing_to_wait_for(NibbleCudaContext*) {}
 void* no_graph(NibbleCudaContext*) { return nullptr; }
 void with_graph(NibbleCudaContext*, void*) {}
@@ -139,12 +154,35 @@ template <size_t... I>
 constexpr nibble::kernels::CudaKernels nothing(std::index_sequence<I...>) {
   return {((void)I, Nothing())...};
 }
-const nibble::kernels::CudaKernels kKernels =
-    nothing(std::make_index_sequence<sizeof(nibble::kernels::CudaKernels) / sizeof(void (*)())>());
+const nibble::kernels::CudaKernels kKernels = [] {
+  auto out = nothing(
+      std::make_index_sequence<sizeof(nibble::kernels::CudaKernels) / sizeof(void (*)())>());
+  nibble::fake::look_at_arguments(&out);
+  return out;
+}();
 
 bool answers(uint32_t version) { return version == number("version", kNibbleCudaVersion); }
 
 }  // namespace
+
+namespace nibble::fake {
+
+bool is_held(const void* p, int64_t bytes) {
+  for (const auto* pieces : {&sizes(), &host_sizes()}) {
+    auto after = pieces->upper_bound(const_cast<void*>(p));
+    if (after == pieces->begin()) continue;
+    const auto& [begin, size] = *--after;
+    const int64_t at = static_cast<const char*>(p) - static_cast<const char*>(begin);
+    if (bytes >= 0 && at + bytes <= size) return true;
+  }
+  return false;
+}
+
+void note(const char* text) {
+  if (g_wrong.empty()) g_wrong = text;
+}
+
+}  // namespace nibble::fake
 
 extern "C" __attribute__((visibility("default"))) const NibbleCudaDevice* nibble_cuda_device(
     uint32_t version) {

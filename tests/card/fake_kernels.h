@@ -1,0 +1,19 @@
+// The kernels of the card that is not there: they compute nothing, but what they are given must lie
+// in its memory, aligned and as large as kernels/cuda/abi.h says.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/abi.h"
+
+namespace nibble::fake {
+
+// Whether [p, p + bytes) lies in one piece of memory that somebody holds.
+bool is_held(const void* p, int64_t bytes);
+// Keeps the first sentence, for NibbleCudaDevice::error.
+void note(const char* text);
+
+// Puts the kernels that look at their arguments in the place of those that do nothing.
+void look_at_arguments(kernels::CudaKernels* table);
+
+}  // namespace nibble::fake
