@@ -60,21 +60,31 @@ TEST(chat_template_hostile, a_loop_that_never_ends_is_refused) {
   expect_refused("{% for i in range(99999) %}{{ range(99999)|sort|sum }}{% endfor %}", "more than");
 }
 
+// Sixty times what `expression` makes of ns.s. (Three tests, since sanitizers take half a minute
+// for each.)
+std::string doubled(const std::string& expression) {
+  return "{% set ns = namespace(s='abcd') %}{% for i in range(60) %}{% set ns.s = " + expression +
+         " %}{% endfor %}{{ ns.s|length }}";
+}
+
 TEST(chat_template_hostile, doubling_is_refused) {
-  const std::string head =
-      "{% set ns = namespace(s='abcd') %}{% for i in range(60) %}{% set ns.s = ";
-  const std::string tail = " %}{% endfor %}{{ ns.s|length }}";
-  expect_refused(head + "ns.s ~ ns.s" + tail, "bytes");
-  expect_refused(head + "ns.s + ns.s" + tail, "bytes");
-  expect_refused(head + "ns.s * 2" + tail, "bytes");
-  expect_refused(head + "ns.s|replace('a', 'aaaaaaaa')" + tail, "bytes");
-  expect_refused(head + "[ns.s, ns.s]" + tail + "{{ ns.s|tojson }}", "steps");
-  expect_refused(head + "[ns.s, ns.s]" + tail + "{{ ns.s }}", "steps");
-  expect_refused(head + "[ns.s, ns.s]|join" + tail, "bytes");
-  expect_refused(head + "(ns.s|list + ns.s|list)" + tail, "more than");
-  expect_refused(head + "'{0}{0}'.format(ns.s)" + tail, "bytes");
-  expect_refused(head + "'%s%s' % (ns.s, ns.s)" + tail, "bytes");
-  expect_refused(head + "ns.s|escape|replace('a', '<<<<<<<<')|string" + tail, "bytes");
+  expect_refused(doubled("ns.s ~ ns.s"), "bytes");
+  expect_refused(doubled("ns.s + ns.s"), "bytes");
+  expect_refused(doubled("ns.s * 2"), "bytes");
+  expect_refused(doubled("ns.s|replace('a', 'aaaaaaaa')"), "bytes");
+}
+
+TEST(chat_template_hostile, doubling_with_lists_is_refused) {
+  expect_refused(doubled("[ns.s, ns.s]") + "{{ ns.s|tojson }}", "steps");
+  expect_refused(doubled("[ns.s, ns.s]") + "{{ ns.s }}", "steps");
+  expect_refused(doubled("[ns.s, ns.s]|join"), "bytes");
+  expect_refused(doubled("(ns.s|list + ns.s|list)"), "more than");
+}
+
+TEST(chat_template_hostile, doubling_with_formats_is_refused) {
+  expect_refused(doubled("'{0}{0}'.format(ns.s)"), "bytes");
+  expect_refused(doubled("'%s%s' % (ns.s, ns.s)"), "bytes");
+  expect_refused(doubled("ns.s|escape|replace('a', '<<<<<<<<')|string"), "bytes");
 }
 
 TEST(chat_template_hostile, a_huge_width_is_refused) {
