@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
@@ -403,6 +405,66 @@ TEST(plan, an_override_that_could_mean_several_ropes_is_refused) {
             "--override rope_theta: rope_parameters has one for each kind of layer; say "
             "rope_parameters.full_attention.rope_theta or "
             "rope_parameters.sliding_attention.rope_theta");
+}
+
+TEST(plan, an_override_inside_what_is_no_object_is_refused) {
+  TempFolder folder;
+  write(folder, config(), tiny_llama());
+  PlanOptions options;
+  options.overrides = {{"vocab_size.a.b", "1"}};
+  const auto p = planned(folder, options);
+  ASSERT_FALSE(p);
+  EXPECT_EQ(p.error().message,
+            "--override vocab_size.a.b: vocab_size is the integer 16, not an object");
+}
+
+TEST(plan, a_folder_without_a_config_is_refused_with_what_helps) {
+  TempFolder folder;
+  write(folder, config(), tiny_llama());
+  std::filesystem::remove(folder.at("config.json"));
+  const auto p = planned(folder);
+  ASSERT_FALSE(p);
+  EXPECT_EQ(p.error().message,
+            folder.path() + "/: config.json is missing beside the weights; download it too");
+}
+
+// 0x3c in every byte is 0.0117 as bf16; the norm's first element is made a NaN.
+TEST(fill, a_norm_that_is_not_finite_is_refused_with_its_element) {
+  TempFolder folder;
+  std::vector<Stored> stored = tiny_llama();
+  std::reverse(stored.begin(), stored.end());
+  write(folder, config(), stored);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  ASSERT_EQ(p->plan.problems, Sentences{});
+  const tensor::TensorInfo* norm = p->checkpoint->find("model.norm.weight");
+  ASSERT_NE(norm, nullptr);
+  {
+    std::fstream file(folder.at("model.safetensors"),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(norm->offset));
+    file.write("\xff\x7f", 2);
+  }
+  auto again = planned(folder);
+  ASSERT_TRUE(again) << again.error().message;
+  device::Stream stream(1);
+  const auto decoder = fill(*again->checkpoint, again->plan, {}, stream);
+  ASSERT_FALSE(decoder);
+  EXPECT_EQ(decoder.error().message,
+            "model.norm.weight: element 0 is nan, expected a finite number");
+}
+
+TEST(fill, a_load_that_is_cancelled_says_so) {
+  TempFolder folder;
+  write(folder, config(), tiny_llama());
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  device::Stream stream(1);
+  const auto decoder = fill(*p->checkpoint, p->plan, {}, stream,
+                            [](std::string_view, uint64_t, uint64_t) { return false; });
+  ASSERT_FALSE(decoder);
+  EXPECT_EQ(decoder.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(decoder.error().message, "loading was cancelled");
 }
 
 TEST(split, every_part_of_a_fused_projection_is_dealt_out_evenly) {

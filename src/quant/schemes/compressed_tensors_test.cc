@@ -764,6 +764,15 @@ TEST(compressed_tensors, a_rotation_of_the_inputs_is_applied_to_its_targets) {
                 "inputs of quantized layers are rotated here");
 }
 
+TEST(compressed_tensors, two_rotations_of_the_same_inputs_are_refused) {
+  const std::string one = R"("type": "hadamard",
+      "apply": [{"location": "input", "targets": ["re:.*up_proj"]},
+                {"location": "weight_input", "targets": ["re:.*up_proj"], "inverse": true}])";
+  const std::string twice = transform(one + R"(}, "S": {)" + one);
+  EXPECT_EQ(message(load_layer(with_packed(2, 16, 4, 2), twice, layer(2, 16))),
+            kModule + ": two transforms apply to its inputs");
+}
+
 TEST(compressed_tensors, outputs_are_not_quantized_here) {
   EXPECT_EQ(
       message(load_layer(with_packed(2, 16, 4, 2),

@@ -51,6 +51,26 @@ TEST(petit_nvfp4, another_type_in_the_nested_config_is_refused) {
             "for NVFP4");
 }
 
+TEST(petit_nvfp4, a_sidecar_that_says_something_else_is_refused_with_both_sides) {
+  const auto sidecar =
+      base::parse_json(R"({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}})",
+                       "hf_quant_config.json");
+  const auto own = base::parse_json(nested("NVFP4"), "config.json: quantization_config");
+  ASSERT_TRUE(sidecar && own);
+  const TestCheckpoint checkpoint = nvfp4();
+  CheckpointFacts facts;
+  facts.quantization = &*own;
+  facts.quantization_where = "config.json: quantization_config";
+  facts.method = "petit_nvfp4";
+  facts.hf_quant_config = &*sidecar;
+  facts.tensors = checkpoint.lookup();
+  const auto scheme = detect_scheme(facts, "");
+  ASSERT_TRUE(scheme) << message(scheme);
+  EXPECT_EQ(message((*scheme)->parse(facts)),
+            "config.json: quantization_config: quantization: quant_algo is NVFP4 with group_size "
+            "16, but hf_quant_config.json: quantization says FP8; keep the one that is true");
+}
+
 TEST(petit_nvfp4, the_name_may_be_asked_for_over_a_folder_of_modelopt) {
   CheckpointFacts facts;
   facts.method = "modelopt";
