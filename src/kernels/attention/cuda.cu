@@ -6,7 +6,7 @@
 // dimension (or some) of the values.
 #include "kernels/attention/cuda_flash.h"
 #include "kernels/attention/cuda_kv.cuh"
-#include "kernels/attention/cuda_wgmma.h"
+#include "kernels/attention/cuda_wgmma.cuh"
 #include "kernels/cuda/functions.h"
 #include "kernels/rope/cuda.cuh"
 

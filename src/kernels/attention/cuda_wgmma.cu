@@ -1,4 +1,4 @@
-// cuda_wgmma.h: flash attention with three warpgroups a block. The rows of a KV head are all heads
+// cuda_wgmma.cuh: flash attention with three warpgroups a block. The rows of a KV head are all heads
 // of all tokens that read it, token by token; a block has 128 of them and goes over the keys in
 // tiles of 128.
 //
@@ -12,7 +12,7 @@
 // first.
 #include "kernels/attention/cuda_flash.cuh"
 #include "kernels/attention/cuda_wgmma.cuh"
-#include "kernels/attention/cuda_wgmma.h"
+#include "kernels/attention/cuda_wgmma_device.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -29,7 +29,7 @@ constexpr int kStages = 2;
 template <int D>
 struct Plan {
   static constexpr int kTile = kKeys * D * 2;
-  static constexpr int kQuery = 0;  // (kRows, D) as cuda_wgmma.cuh draws tiles
+  static constexpr int kQuery = 0;  // (kRows, D) as cuda_wgmma_device.cuh draws tiles
   static constexpr int kKey = kQuery + kRows * D * 2;
   static constexpr int kValue = kKey + kStages * kTile;
   static constexpr int kOwn = kValue + kStages * kTile;  // tokens' scales: (key or value, stage)
