@@ -1,6 +1,6 @@
-// cuda_wgmma.cuh: flash attention with three warpgroups a block. The rows of a KV head are all heads
-// of all tokens that read it, token by token; a block has 128 of them and goes over the keys in
-// tiles of 128.
+// cuda_wgmma.cuh: flash attention with three warpgroups a block. The rows of a KV head are all
+// heads of all tokens that read it, token by token; a block has 128 of them and goes over the keys
+// in tiles of 128.
 //
 //   1 producer warpgroup    copies keys and values of a tile into stages of shared memory (codes
 //                           become bf16 on the way), two stages of each
@@ -509,36 +509,21 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1)
 #endif
 }
 
-template <class... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, int threads, int shared, cudaStream_t stream,
-                   const CudaStep& step) {
-  const cudaError_t code =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  if (code != cudaSuccess) return code;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, step);
-}
-
 template <class S, int D>
 cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
   const int64_t warps = step.m * 2 * step.kv.heads;
   constexpr int64_t kWarpsOfBlock = kThreads / kWarp;
   const dim3 keepers(static_cast<unsigned>((warps + kWarpsOfBlock - 1) / kWarpsOfBlock));
-  const cudaError_t code = launch(keep_rows<S, D>, keepers, kThreads, 0, stream, step);
+  cudaError_t code = launch(stream, true, keep_rows<S, D>, keepers, kThreads, 0, step);
+  if (code != cudaSuccess) return code;
+  constexpr int kBytes = Plan<D>::kBytes;
+  code =
+      cudaFuncSetAttribute(attend_rows<S, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (code != cudaSuccess) return code;
   const int64_t rows = step.m * (step.heads / step.kv.heads);
   const dim3 grid(static_cast<unsigned>(step.kv.heads),
                   static_cast<unsigned>((rows + kRows - 1) / kRows));
-  return launch(attend_rows<S, D>, grid, kThreadsOfBlock, Plan<D>::kBytes, stream, step);
+  return launch(stream, true, attend_rows<S, D>, grid, kThreadsOfBlock, kBytes, step);
 }
 
 }  // namespace
@@ -550,18 +535,14 @@ bool fits_warpgroups(const CudaStep& step) {
 }
 
 cudaError_t launch_warpgroups(const CudaStep& step, cudaStream_t stream) {
-  const auto with_dim = [&]<class S>() {
-    return step.kv.key_dim == 64 ? launch_both<S, 64>(step, stream)
-                                 : launch_both<S, 128>(step, stream);
-  };
-  switch (static_cast<KvType>(step.kv.type)) {
-    case KvType::kBf16:
-      return with_dim.template operator()<__nv_bfloat16>();
-    case KvType::kF16:
-      return with_dim.template operator()<__half>();
-    default:
-      return with_dim.template operator()<uint8_t>();
+  cudaError_t code = cudaSuccess;
+  const auto both = [&]<class S, int D>() { code = launch_both<S, D>(step, stream); };
+  if (step.kv.key_dim == 64) {
+    with_stored<64>(step.kv.type, both);
+  } else {
+    with_stored<128>(step.kv.type, both);
   }
+  return code;
 }
 
 }  // namespace nibble::kernels::cuda

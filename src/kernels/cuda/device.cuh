@@ -41,22 +41,30 @@ __device__ inline void let_next_start() {
 #endif
 }
 
-// Starts a kernel that calls wait_for_previous(). Only the code for Hopper does so: other cards
-// start it when the one before has ended.
+// Starts a kernel that calls wait_for_previous(); `early`: while the one before it still runs.
 template <class... P, class... A>
-void start(NibbleCudaContext* context, const char* name, void (*kernel)(P...), dim3 grid,
-           int threads, size_t shared, const A&... args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+cudaError_t launch(cudaStream_t stream, bool early, void (*kernel)(P...), dim3 grid, int threads,
+                   size_t shared, const A&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
-  config.stream = context->enter();
-  config.attrs = &early;
-  config.numAttrs = context->major == 9 ? 1 : 0;
-  context->note(name, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...);
+}
+
+// The same for a context, which keeps the error. Only the code for Hopper starts early.
+template <class... P, class... A>
+void start(NibbleCudaContext* context, const char* name, void (*kernel)(P...), dim3 grid,
+           int threads, size_t shared, const A&... args) {
+  cudaStream_t stream = context->enter();
+  context->note(name,
+                launch(stream, context->major == 9, kernel, grid, threads, shared, args...));
 }
 
 // Numbers to rows of f32 or bf16.
