@@ -184,8 +184,9 @@ std::vector<int32_t> greedy(const Model& model, const std::vector<int32_t>& prom
 }
 
 // Texts may part only where two logits are closer than `close`.
-void expect_same_text(const Model& cpu, const Model& card, float close) {
-  const auto prompt = *cpu.tokenizer().encode("The river was long and");
+void expect_same_text(const Model& cpu, const Model& card, const char* text, float close) {
+  SCOPED_TRACE(text);
+  const auto prompt = *cpu.tokenizer().encode(text);
   const std::vector<int32_t> want = greedy(cpu, prompt);
   const std::vector<int32_t> got = greedy(card, prompt);
   ASSERT_EQ(got.size(), 64u);
@@ -212,7 +213,10 @@ TEST_F(OnCard, greedy_text_is_the_cpus) {
     SCOPED_TRACE(precision);
     auto card = Model::load(*path, options("cuda", precision));
     ASSERT_TRUE(card) << card.error().message;
-    expect_same_text(*cpu, *card, close);
+    for (const char* text : {"The river was long and", "The capital of France is",
+                             "Once upon a time, in a village by the sea,", "def fibonacci(n):"}) {
+      expect_same_text(*cpu, *card, text, close);
+    }
   }
 }
 

@@ -157,8 +157,8 @@ Result<void> Runner::stage(device::Stream& stream, std::span<const int32_t> toke
             static_cast<int32_t>(s.first_position + position_));
   kernels::RopeRows* const rows[] = {s.rotary ? &rope_rows_ : nullptr,
                                      window_rope_ ? &window_rope_rows_ : nullptr};
-  if (rows[0] != nullptr) rope_.fill(position_, m_, length, rows[0]);
-  if (rows[1] != nullptr) window_rope_->fill(position_, m_, length, rows[1]);
+  if (rows[0] != nullptr) rope_.fill(stream.pool(), position_, m_, length, rows[0]);
+  if (rows[1] != nullptr) window_rope_->fill(stream.pool(), position_, m_, length, rows[1]);
 
   constexpr size_t kParts = 7;  // each rounded up
   size_t bytes = (2 * ids_.size() + 1) * sizeof(int32_t) + kParts * device::Staging::kAlign;
