@@ -37,6 +37,12 @@ struct Plan {
   static constexpr int kBytes = kBarriers + 4 * kStages * 8;
 };
 
+// Another lane's.
+__device__ inline float4 shuffled(float4 v, int lane) {
+  return {__shfl_sync(0xffffffffu, v.x, lane), __shfl_sync(0xffffffffu, v.y, lane),
+          __shfl_sync(0xffffffffu, v.z, lane), __shfl_sync(0xffffffffu, v.w, lane)};
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // For each of the keys' and the values' stages: a tile is there; it was read.
@@ -275,27 +281,50 @@ class Consumer {
             index < place_.rows};
   }
 
-  // A warp turns, scales and rounds its 16 queries.
+  // A warp turns, scales and rounds its 16 queries. What a lane needs of them is asked for
+  // together, as all wait for it; partners come from other lanes.
   __device__ void place_queries(float scale) {
     constexpr int kLanes = D / 4;  // for a row
     constexpr int kAtOnce = kWarp / kLanes;
+    constexpr int kTogether = 16 / kAtOnce;
     const int d = lane_ % kLanes * 4;
-    char* to = shared_ + Plan<D>::kQuery;
-#pragma unroll 4
-    for (int i = 0; i < 16; i += kAtOnce) {
-      const int r = i + lane_ / kLanes;
-      const Row row = row_of(own_row_ + r);
-      float4 v = {0, 0, 0, 0};
-      if (row.there) {
-        v = turned_4(step_, row.token, step_.q + row.token * step_.ldq + row.head * D, d);
+    const int first = lane_ / kLanes;
+    const bool turns = d < step_.rotary_dim;
+    const int partner = turns ? first * kLanes + partner_4(step_, d) / 4 : lane_;
+    const float* const q = step_.q + int64_t{place_.kv_head} * place_.group * D + d;
+    int token = (own_row_ + first) / place_.group;
+    int head = (own_row_ + first) % place_.group;  // of the KV head's
+    float4 own[kTogether];
+    Angles4 angles[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const bool there = own_row_ + first + i * kAtOnce < place_.rows;
+      own[i] = {0, 0, 0, 0};
+      angles[i] = {own[i], own[i]};
+      if (there) own[i] = *reinterpret_cast<const float4*>(q + token * step_.ldq + head * D);
+      if (there && turns) angles[i] = angles_4(step_, token, d);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {  // no divisions: they would keep the loads apart
+        const bool next_token = ++head == place_.group;
+        token += next_token ? 1 : 0;
+        head = next_token ? 0 : head;
       }
-      const uint2 four = {pair_of<M>(v.x * scale, v.y * scale),
-                          pair_of<M>(v.z * scale, v.w * scale)};
-      const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + r, d / 8 * 8);
-      *reinterpret_cast<uint2*>(to + at + d % 8 * 2) = four;
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      float4 v = own[i];
+      const float4 other = shuffled(v, partner);
+      if (turns) v = turned_4(step_, d, v, other, angles[i]);
+      put_query(first + i * kAtOnce, d,
+                {pair_of<M>(v.x * scale, v.y * scale), pair_of<M>(v.z * scale, v.w * scale)});
     }
     let_tensor_cores_read();
     sm90::sync_some(1 + group_, kGroupThreads);
+  }
+  // Of the warp's row.
+  __device__ void put_query(int row, int d, uint2 four) const {
+    const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + row, d / 8 * 8);
+    *reinterpret_cast<uint2*>(shared_ + Plan<D>::kQuery + at + d % 8 * 2) = four;
   }
 
   __device__ void start_scores(float (&s)[kKeys / 2], int stage) const {
@@ -337,8 +366,9 @@ class Consumer {
     const int64_t key = place_.begin + int64_t{tile} * kKeys;
     if (own) scale_columns_of(s, scales_of(false, tile));
     if (step_.soft_cap > 0) {
+      const float inverse = 1.0f / step_.soft_cap;
 #pragma unroll
-      for (float& v : s) v = step_.soft_cap * tanhf(v / step_.soft_cap);
+      for (float& v : s) v = step_.soft_cap * tanh_fast(v * inverse);
     }
     // What the warp's first and last row see.
     const int64_t least_end = place_.position + first_token_ + 1;
@@ -346,34 +376,46 @@ class Consumer {
     const bool all_seen =
         key + kKeys <= least_end && (step_.window == 0 || key + step_.window >= most_end);
     if (!all_seen) hide(s, key);
+    // Both rows, and two sums and tops of each, by turns: one alone would wait for itself.
+    float top[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float pair = fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
+        top[r][j % 2] = fmaxf(top[r][j % 2], pair);
+      }
+    }
     bool moved = false;
+    float base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j)
-        top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * kLog2E;
+      float highest = fmaxf(top[r][0], top[r][1]);
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2)) * kLog2E;
       kept[r] = 1;
-      if (top - top_[r] > kSlack) {  // -inf - -inf is not
-        kept[r] = exp2_fast(top_[r] - top);
-        top_[r] = top;
+      if (highest - top_[r] > kSlack) {  // -inf - -inf is not
+        kept[r] = exp2_fast(top_[r] - highest);
+        top_[r] = highest;
         moved = true;
       }
-      const float base = top_[r] == -INFINITY ? 0.0f : top_[r];  // no key yet: all shares are 0
-      float sum = 0;
+      base[r] = top_[r] == -INFINITY ? 0.0f : top_[r];  // no key yet: all shares are 0
+    }
+    float sum[2][2] = {};
 #pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
+    for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& v = s[4 * j + 2 * r + i];
-          v = exp2_fast(fmaf(v, kLog2E, -base));
-          sum += v;
+          v = exp2_fast(fmaf(v, kLog2E, -base[r]));
+          sum[r][i] += v;
         }
       }
-      sum_[r] = fmaf(sum_[r], kept[r], sum);
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum_[r] = fmaf(sum_[r], kept[r], sum[r][0] + sum[r][1]);
     return moved;
   }
 
@@ -462,20 +504,52 @@ class Consumer {
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// A warp for each key and value of each token.
+// A warp keeps so many keys and values, which it asks for together: of each token first its keys,
+// then its values.
+constexpr int kKeptByWarp = 4;
 template <class S, int D>
 __global__ void __launch_bounds__(kThreads) keep_rows(const __grid_constant__ CudaStep step) {
   wait_for_previous();
   let_next_start();
-  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const CudaKv& kv = step.kv;
+  const int heads = static_cast<int>(kv.heads);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t heads = 2 * step.kv.heads;
-  if (warp >= step.m * heads) return;
-  const int64_t token = warp / heads;
-  const int64_t head = warp % heads % step.kv.heads;
+  const int64_t first =
+      (int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp) * kKeptByWarp;
+  const int64_t end = step.m * 2 * heads;
   const int64_t position = step.placed != nullptr ? *step.placed : step.position;
-  keep_row<S, D>(step, head, token, position + token, warp % heads >= step.kv.heads, nullptr,
-                 nullptr, lane);
+  const int d = 4 * lane;
+  const bool turns = d < step.rotary_dim;
+  const int partner = turns ? partner_4(step, d) / 4 : lane;
+  int64_t token[kKeptByWarp] = {first / (2 * heads)};
+  int row[kKeptByWarp] = {static_cast<int>(first % (2 * heads))};
+  float4 own[kKeptByWarp];
+  Angles4 angles[kKeptByWarp];
+#pragma unroll
+  for (int i = 0; i < kKeptByWarp; ++i) {
+    if (i > 0) {
+      const bool next_token = row[i - 1] + 1 == 2 * heads;
+      token[i] = token[i - 1] + (next_token ? 1 : 0);
+      row[i] = next_token ? 0 : row[i - 1] + 1;
+    }
+    own[i] = {0, 0, 0, 0};
+    angles[i] = {own[i], own[i]};
+    if (first + i >= end || d >= D) continue;
+    const float* from = row[i] < heads ? step.k + token[i] * step.ldk + row[i] * D
+                                       : step.v + token[i] * step.ldv + (row[i] - heads) * D;
+    own[i] = *reinterpret_cast<const float4*>(from + d);
+    if (turns && row[i] < heads) angles[i] = angles_4(step, token[i], d);
+  }
+#pragma unroll
+  for (int i = 0; i < kKeptByWarp; ++i) {
+    if (first + i >= end) break;
+    float4 v[1] = {own[i]};
+    const float4 other = shuffled(v[0], partner);
+    const bool of_value = row[i] >= heads;
+    if (turns && !of_value) v[0] = turned_4(step, d, v[0], other, angles[i]);
+    keep_row<S, D>(kv, of_value ? row[i] - heads : row[i], position + token[i], of_value, v,
+                   nullptr, nullptr, lane);
+  }
 }
 
 // Grid: (KV heads, 128s of rows).
@@ -511,9 +585,9 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1)
 
 template <class S, int D>
 cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
-  const int64_t warps = step.m * 2 * step.kv.heads;
-  constexpr int64_t kWarpsOfBlock = kThreads / kWarp;
-  const dim3 keepers(static_cast<unsigned>((warps + kWarpsOfBlock - 1) / kWarpsOfBlock));
+  constexpr int64_t kOfBlock = kThreads / kWarp * kKeptByWarp;
+  const int64_t kept = step.m * 2 * step.kv.heads;
+  const dim3 keepers(static_cast<unsigned>((kept + kOfBlock - 1) / kOfBlock));
   cudaError_t code = launch(stream, true, keep_rows<S, D>, keepers, kThreads, 0, step);
   if (code != cudaSuccess) return code;
   constexpr int kBytes = Plan<D>::kBytes;
@@ -531,7 +605,8 @@ cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
 bool fits_warpgroups(const CudaStep& step) {
   const int64_t dim = step.kv.key_dim;
   const int64_t rows = step.m * (step.heads / step.kv.heads);
-  return (dim == 64 || dim == 128) && step.kv.page_tokens % kKeys == 0 && rows <= kMostRows * kRows;
+  return (dim == 64 || dim == 128) && step.rotary_dim % 8 == 0 &&
+         step.kv.page_tokens % kKeys == 0 && rows <= kMostRows * kRows;
 }
 
 cudaError_t launch_warpgroups(const CudaStep& step, cudaStream_t stream) {

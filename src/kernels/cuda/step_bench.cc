@@ -231,12 +231,15 @@ struct Vectors {
             card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
             card.floats(m * kFfn)};
   }
-  void norm(Card& card, int64_t m, int bf16 = 1) const {
-    card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, delta, kHidden, x, x,
-                            kHidden, normed, kHidden, bf16, m);
+  // `add`: what the product before has not added itself.
+  void norm(Card& card, int64_t m, int bf16 = 1, bool add = true) const {
+    card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, add ? delta : nullptr,
+                            kHidden, x, x, kHidden, normed, kHidden, bf16, m);
   }
+  // Of bf16 where tokens are many.
   void activate(Card& card, int64_t m, int bf16 = 1) const {
-    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, inner, kFfn, bf16, m, kFfn);
+    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, m > 16, inner, kFfn, bf16, m,
+                            kFfn);
   }
 };
 
@@ -313,9 +316,11 @@ void time_vectors(Card& card, Table& table) {
   table.add(card, "add and norm", 0, 64, [&](int64_t) { v.norm(card, 1); });
   table.add(card, "silu(gate) * up", 0, 64, [&](int64_t) { v.activate(card, 1); });
   const Vectors many = Vectors::make(card, kMany);
+  table.add(card, "norm, 2048 tokens", kMany * kHidden * 6 / kBytesPerUs, 8,
+            [&](int64_t) { many.norm(card, kMany, 1, false); });
   table.add(card, "add and norm, 2048 tokens", kMany * kHidden * 14 / kBytesPerUs, 8,
             [&](int64_t) { many.norm(card, kMany); });
-  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 10 / kBytesPerUs, 8,
+  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 6 / kBytesPerUs, 8,
             [&](int64_t) { many.activate(card, kMany); });
   auto* bf16 = card.floats(kMany / 2 * kFfn);
   auto* work = card.floats(kMany * (kFfn + 3) + kFfn);
@@ -391,16 +396,19 @@ class Layer {
     const Products& p = products_[static_cast<size_t>(i % kLayers)];
     CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
     step.out_is_bf16 = bf16;
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    const bool many = m_ > 16;
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
     if ((what & kProducts) != 0) {
       multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
     }
     if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
-    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16);
+    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16, kAdded);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
+    if ((what & kProducts) != 0) {
+      multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16, kBf16);
+    }
     if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
+    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16, kAdded);
   }
 
   static constexpr int64_t kLayers = 4;
@@ -408,8 +416,10 @@ class Layer {
   static constexpr double kSums = 2 * 218103808.;  // a token
 
  private:
+  // What many tokens' products make of y.
+  enum Y { kF32, kBf16, kAdded };
   void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
-                const void* x, int bf16) {
+                const void* x, int bf16, Y how = kF32) {
     std::vector<int64_t> ldy;
     for (const CudaWeight* w : weights) ldy.push_back(w->n);
     const int64_t k = weights[0]->k;
@@ -418,7 +428,8 @@ class Layer {
                                           static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i], m_);
+      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i],
+                           how == kBf16, how == kAdded, m_);
     }
   }
 
