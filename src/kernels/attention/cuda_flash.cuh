@@ -46,25 +46,29 @@ __device__ uint32_t rest_of(uint32_t pair, float a, float b) {
   return pair_of<M>(a - kept.x, b - kept.y);
 }
 
-// How many times a warp's lanes have four neighbours of a head each.
-template <int D>
-constexpr int kRoundsOfRow = (D + 4 * kWarp - 1) / (4 * kWarp);
-
-// A warp keeps a key (turned) or a value, which stands at `position`: in the cache, and if `to` is
-// not null also there, with its scale. A lane has elements 4 (lane + 32 i); zeros from D on.
+// A warp keeps a token's key or value, which stands at `position`: in the cache, and if `to` is not
+// null also there, with its scale.
 template <class S, int D>
-__device__ void keep_row(const CudaKv& kv, int64_t kv_head, int64_t position, bool of_value,
-                         const float4 (&v)[kRoundsOfRow<D>], char* to, float* scale, int lane) {
+__device__ void keep_row(const CudaStep& step, int64_t kv_head, int64_t token, int64_t position,
+                         bool of_value, char* to, float* scale, int lane) {
   using Four = std::conditional_t<sizeof(S) == 1, uint32_t, uint2>;
-  constexpr int kRounds = kRoundsOfRow<D>;
+  constexpr int kRounds = (D + 4 * kWarp - 1) / (4 * kWarp);
+  const CudaKv& kv = step.kv;
+  const float* value = step.v + token * step.ldv + kv_head * D;
+  const float* key = step.k + token * step.ldk + kv_head * D;
+  float4 v[kRounds];
+  int most = 0;
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int d = 4 * (lane + i * kWarp);
+    v[i] = {0, 0, 0, 0};
+    if (d >= D) continue;
+    v[i] = of_value ? *reinterpret_cast<const float4*>(value + d) : turned_4(step, token, key, d);
+    most = max(max(most, max(magnitude(v[i].x), magnitude(v[i].y))),
+               max(magnitude(v[i].z), magnitude(v[i].w)));
+  }
   RowCode how;
   if constexpr (sizeof(S) == 1) {
-    int most = 0;
-#pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      most = max(max(most, max(magnitude(v[i].x), magnitude(v[i].y))),
-                 max(magnitude(v[i].z), magnitude(v[i].w)));
-    }
     how = code_for(kv, kv_head, position, of_value, over_warp<Max>(most), lane);
     if (to != nullptr && lane == 0) *scale = how.scale;
   }
@@ -80,23 +84,6 @@ __device__ void keep_row(const CudaKv& kv, int64_t kv_head, int64_t position, bo
     *reinterpret_cast<Four*>(row + d) = four;
     if (to != nullptr) *reinterpret_cast<Four*>(to + d * static_cast<int>(sizeof(S))) = four;
   }
-}
-
-// The same of a token of the step.
-template <class S, int D>
-__device__ void keep_row(const CudaStep& step, int64_t kv_head, int64_t token, int64_t position,
-                         bool of_value, char* to, float* scale, int lane) {
-  const float* value = step.v + token * step.ldv + kv_head * D;
-  const float* key = step.k + token * step.ldk + kv_head * D;
-  float4 v[kRoundsOfRow<D>];
-#pragma unroll
-  for (int i = 0; i < kRoundsOfRow<D>; ++i) {
-    const int d = 4 * (lane + i * kWarp);
-    v[i] = {0, 0, 0, 0};
-    if (d >= D) continue;
-    v[i] = of_value ? *reinterpret_cast<const float4*>(value + d) : turned_4(step, token, key, d);
-  }
-  keep_row<S, D>(step.kv, kv_head, position, of_value, v, to, scale, lane);
 }
 
 #if __CUDA_ARCH__ >= 900

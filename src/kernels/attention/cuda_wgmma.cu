@@ -37,12 +37,6 @@ struct Plan {
   static constexpr int kBytes = kBarriers + 4 * kStages * 8;
 };
 
-// Another lane's.
-__device__ inline float4 shuffled(float4 v, int lane) {
-  return {__shfl_sync(0xffffffffu, v.x, lane), __shfl_sync(0xffffffffu, v.y, lane),
-          __shfl_sync(0xffffffffu, v.z, lane), __shfl_sync(0xffffffffu, v.w, lane)};
-}
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // For each of the keys' and the values' stages: a tile is there; it was read.
@@ -235,9 +229,10 @@ class Consumer {
     start_scores(s, 0);
     sm90::wgmma_wait<0>();
     sm90::keep(s);
+    if (own) scale_columns_of(s, scales_of(false, 0));
     read(false, 0);
     float kept[2];
-    softmax(s, 0, own, kept);
+    softmax(s, 0, kept);
     for (int tile = 1; tile < place_.tiles; ++tile) {
       if (own) scale_shares(s, tile - 1);
       to_factors(s, p);
@@ -248,8 +243,9 @@ class Consumer {
       start_sums(o, p, tile - 1);
       sm90::wgmma_wait<1>();
       sm90::keep(s);
+      if (own) scale_columns_of(s, scales_of(false, tile));
       read(false, stage);
-      const bool moved = softmax(s, tile, own, kept);
+      const bool moved = softmax(s, tile, kept);
       sm90::wgmma_wait<0>();
       sm90::keep(o);
       read(true, (tile - 1) % kStages);
@@ -281,42 +277,47 @@ class Consumer {
             index < place_.rows};
   }
 
-  // A warp turns, scales and rounds its 16 queries. What a lane needs of them is asked for
+  // A warp turns, scales and rounds its 16 queries. What a lane needs of many of them is asked for
   // together, as all wait for it; partners come from other lanes.
   __device__ void place_queries(float scale) {
     constexpr int kLanes = D / 4;  // for a row
     constexpr int kAtOnce = kWarp / kLanes;
-    constexpr int kTogether = 16 / kAtOnce;
+    constexpr int kTogether = 8;
     const int d = lane_ % kLanes * 4;
-    const int first = lane_ / kLanes;
     const bool turns = d < step_.rotary_dim;
-    const int partner = turns ? first * kLanes + partner_4(step_, d) / 4 : lane_;
+    const int partner = turns ? lane_ / kLanes * kLanes + partner_4(step_, d) / 4 : lane_;
     const float* const q = step_.q + int64_t{place_.kv_head} * place_.group * D + d;
-    int token = (own_row_ + first) / place_.group;
-    int head = (own_row_ + first) % place_.group;  // of the KV head's
-    float4 own[kTogether];
-    Angles4 angles[kTogether];
+    const int own_first = own_row_ + lane_ / kLanes;
+    int token = own_first / place_.group;
+    int head = own_first - token * place_.group;  // of the KV head's
+#pragma unroll 1
+    for (int first = 0; first < 16; first += kTogether * kAtOnce) {
+      float4 own[kTogether];
+      Angles4 angles[kTogether];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const bool there = own_row_ + first + i * kAtOnce < place_.rows;
-      own[i] = {0, 0, 0, 0};
-      angles[i] = {own[i], own[i]};
-      if (there) own[i] = *reinterpret_cast<const float4*>(q + token * step_.ldq + head * D);
-      if (there && turns) angles[i] = angles_4(step_, token, d);
+      for (int i = 0; i < kTogether; ++i) {
+        const bool there = own_first + first + i * kAtOnce < place_.rows;
+        own[i] = {0, 0, 0, 0};
+        angles[i] = {own[i], own[i]};
+        if (there) own[i] = *reinterpret_cast<const float4*>(q + token * step_.ldq + head * D);
+        if (there && turns) angles[i] = angles_4(step_, token, d);
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {  // no divisions: they would keep the loads apart
-        const bool next_token = ++head == place_.group;
-        token += next_token ? 1 : 0;
-        head = next_token ? 0 : head;
+        for (int j = 0; j < kAtOnce; ++j) {  // no divisions: they would keep the loads apart
+          const bool next_token = ++head == place_.group;
+          token += next_token ? 1 : 0;
+          head = next_token ? 0 : head;
+        }
       }
-    }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float4 v = own[i];
-      const float4 other = shuffled(v, partner);
-      if (turns) v = turned_4(step_, d, v, other, angles[i]);
-      put_query(first + i * kAtOnce, d,
-                {pair_of<M>(v.x * scale, v.y * scale), pair_of<M>(v.z * scale, v.w * scale)});
+      for (int i = 0; i < kTogether; ++i) {
+        float4 v = own[i];
+        const float4 other = {
+            __shfl_sync(0xffffffffu, v.x, partner), __shfl_sync(0xffffffffu, v.y, partner),
+            __shfl_sync(0xffffffffu, v.z, partner), __shfl_sync(0xffffffffu, v.w, partner)};
+        if (turns) v = turned_4(step_, d, v, other, angles[i]);
+        put_query(first + lane_ / kLanes + i * kAtOnce, d,
+                  {pair_of<M>(v.x * scale, v.y * scale), pair_of<M>(v.z * scale, v.w * scale)});
+      }
     }
     let_tensor_cores_read();
     sm90::sync_some(1 + group_, kGroupThreads);
@@ -361,14 +362,12 @@ class Consumer {
 
   // Scores to shares of 2^(score - top), with score in units of log 2. Whether a top was moved, and
   // what shares of the old one become.
-  __device__ bool softmax(float (&s)[kKeys / 2], int tile, bool own, float (&kept)[2]) {
+  __device__ bool softmax(float (&s)[kKeys / 2], int tile, float (&kept)[2]) {
     constexpr float kSlack = 8;
     const int64_t key = place_.begin + int64_t{tile} * kKeys;
-    if (own) scale_columns_of(s, scales_of(false, tile));
     if (step_.soft_cap > 0) {
-      const float inverse = 1.0f / step_.soft_cap;
 #pragma unroll
-      for (float& v : s) v = step_.soft_cap * tanh_fast(v * inverse);
+      for (float& v : s) v = step_.soft_cap * tanhf(v / step_.soft_cap);
     }
     // What the warp's first and last row see.
     const int64_t least_end = place_.position + first_token_ + 1;
@@ -376,46 +375,34 @@ class Consumer {
     const bool all_seen =
         key + kKeys <= least_end && (step_.window == 0 || key + step_.window >= most_end);
     if (!all_seen) hide(s, key);
-    // Both rows, and two sums and tops of each, by turns: one alone would wait for itself.
-    float top[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float pair = fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
-        top[r][j % 2] = fmaxf(top[r][j % 2], pair);
-      }
-    }
     bool moved = false;
-    float base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float highest = fmaxf(top[r][0], top[r][1]);
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2)) * kLog2E;
+      float top = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j)
+        top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * kLog2E;
       kept[r] = 1;
-      if (highest - top_[r] > kSlack) {  // -inf - -inf is not
-        kept[r] = exp2_fast(top_[r] - highest);
-        top_[r] = highest;
+      if (top - top_[r] > kSlack) {  // -inf - -inf is not
+        kept[r] = exp2_fast(top_[r] - top);
+        top_[r] = top;
         moved = true;
       }
-      base[r] = top_[r] == -INFINITY ? 0.0f : top_[r];  // no key yet: all shares are 0
-    }
-    float sum[2][2] = {};
+      const float base = top_[r] == -INFINITY ? 0.0f : top_[r];  // no key yet: all shares are 0
+      float sum = 0;
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float& v = s[4 * j + 2 * r + i];
-          v = exp2_fast(fmaf(v, kLog2E, -base[r]));
-          sum[r][i] += v;
+          v = exp2_fast(fmaf(v, kLog2E, -base));
+          sum += v;
         }
       }
+      sum_[r] = fmaf(sum_[r], kept[r], sum);
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) sum_[r] = fmaf(sum_[r], kept[r], sum[r][0] + sum[r][1]);
     return moved;
   }
 
@@ -504,52 +491,20 @@ class Consumer {
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// A warp keeps so many keys and values, which it asks for together: of each token first its keys,
-// then its values.
-constexpr int kKeptByWarp = 4;
+// A warp for each key and value of each token.
 template <class S, int D>
 __global__ void __launch_bounds__(kThreads) keep_rows(const __grid_constant__ CudaStep step) {
   wait_for_previous();
   let_next_start();
-  const CudaKv& kv = step.kv;
-  const int heads = static_cast<int>(kv.heads);
+  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t first =
-      (int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp) * kKeptByWarp;
-  const int64_t end = step.m * 2 * heads;
+  const int64_t heads = 2 * step.kv.heads;
+  if (warp >= step.m * heads) return;
+  const int64_t token = warp / heads;
+  const int64_t head = warp % heads % step.kv.heads;
   const int64_t position = step.placed != nullptr ? *step.placed : step.position;
-  const int d = 4 * lane;
-  const bool turns = d < step.rotary_dim;
-  const int partner = turns ? partner_4(step, d) / 4 : lane;
-  int64_t token[kKeptByWarp] = {first / (2 * heads)};
-  int row[kKeptByWarp] = {static_cast<int>(first % (2 * heads))};
-  float4 own[kKeptByWarp];
-  Angles4 angles[kKeptByWarp];
-#pragma unroll
-  for (int i = 0; i < kKeptByWarp; ++i) {
-    if (i > 0) {
-      const bool next_token = row[i - 1] + 1 == 2 * heads;
-      token[i] = token[i - 1] + (next_token ? 1 : 0);
-      row[i] = next_token ? 0 : row[i - 1] + 1;
-    }
-    own[i] = {0, 0, 0, 0};
-    angles[i] = {own[i], own[i]};
-    if (first + i >= end || d >= D) continue;
-    const float* from = row[i] < heads ? step.k + token[i] * step.ldk + row[i] * D
-                                       : step.v + token[i] * step.ldv + (row[i] - heads) * D;
-    own[i] = *reinterpret_cast<const float4*>(from + d);
-    if (turns && row[i] < heads) angles[i] = angles_4(step, token[i], d);
-  }
-#pragma unroll
-  for (int i = 0; i < kKeptByWarp; ++i) {
-    if (first + i >= end) break;
-    float4 v[1] = {own[i]};
-    const float4 other = shuffled(v[0], partner);
-    const bool of_value = row[i] >= heads;
-    if (turns && !of_value) v[0] = turned_4(step, d, v[0], other, angles[i]);
-    keep_row<S, D>(kv, of_value ? row[i] - heads : row[i], position + token[i], of_value, v,
-                   nullptr, nullptr, lane);
-  }
+  keep_row<S, D>(step, head, token, position + token, warp % heads >= step.kv.heads, nullptr,
+                 nullptr, lane);
 }
 
 // Grid: (KV heads, 128s of rows).
@@ -585,9 +540,9 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1)
 
 template <class S, int D>
 cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
-  constexpr int64_t kOfBlock = kThreads / kWarp * kKeptByWarp;
-  const int64_t kept = step.m * 2 * step.kv.heads;
-  const dim3 keepers(static_cast<unsigned>((kept + kOfBlock - 1) / kOfBlock));
+  const int64_t warps = step.m * 2 * step.kv.heads;
+  constexpr int64_t kWarpsOfBlock = kThreads / kWarp;
+  const dim3 keepers(static_cast<unsigned>((warps + kWarpsOfBlock - 1) / kWarpsOfBlock));
   cudaError_t code = launch(stream, true, keep_rows<S, D>, keepers, kThreads, 0, step);
   if (code != cudaSuccess) return code;
   constexpr int kBytes = Plan<D>::kBytes;

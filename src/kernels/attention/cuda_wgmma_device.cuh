@@ -120,13 +120,6 @@ __device__ inline float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Off by 2^-22 of 1 (a score's cap), in six instructions where tanhf has 40: as many keys a thread
-// has, they would have to be fetched each time.
-__device__ inline float tanh_fast(float x) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exp2_fast(x * (2.0f * kLog2E))));
-  return fmaf(-2.0f, inverse, 1.0f);
-}
 
 #endif
 
