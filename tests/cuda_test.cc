@@ -152,7 +152,8 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
 // bf16 keeps 8 bits, so that factors are off by 2^-9. What these small random models make of that
 // was computed in float64 with weights and inputs rounded so: for gptq/b4_g32 4 % of a typical
 // logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
-// %. Where a checkpoint rounds inputs, few of them fall to other codes, which tells most in
+// %. Gate and up are rounded once more, by as much as their product is after: at most 1.7 times the
+// error that the inputs of `down` bring, a small part of all (measured: 0.1 %). Where a checkpoint rounds inputs, few of them fall to other codes, which tells most in
 // fp8/tensor_static: there a cache of f16 alone makes 6 % on a CPU.
 TEST_F(OnCard, fast_logits_are_near) {
   for (const char* folder :
@@ -184,8 +185,9 @@ std::vector<int32_t> greedy(const Model& model, const std::vector<int32_t>& prom
 }
 
 // Texts may part only where two logits are closer than `close`.
-void expect_same_text(const Model& cpu, const Model& card, float close) {
-  const auto prompt = *cpu.tokenizer().encode("The river was long and");
+void expect_same_text(const Model& cpu, const Model& card, const char* text, float close) {
+  SCOPED_TRACE(text);
+  const auto prompt = *cpu.tokenizer().encode(text);
   const std::vector<int32_t> want = greedy(cpu, prompt);
   const std::vector<int32_t> got = greedy(card, prompt);
   ASSERT_EQ(got.size(), 64u);
@@ -212,7 +214,10 @@ TEST_F(OnCard, greedy_text_is_the_cpus) {
     SCOPED_TRACE(precision);
     auto card = Model::load(*path, options("cuda", precision));
     ASSERT_TRUE(card) << card.error().message;
-    expect_same_text(*cpu, *card, close);
+    for (const char* text : {"The river was long and", "The capital of France is",
+                             "Once upon a time, in a village by the sea,", "def fibonacci(n):"}) {
+      expect_same_text(*cpu, *card, text, close);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -182,6 +183,7 @@ Cuda::~Cuda() {
     if (scratch.data != nullptr) device_->release(context_, scratch.data);
   }
   release_kept();
+  for (const auto& [bytes, memory] : kept_of_host_) device_->release_host(context_, memory);
   device_->close(context_);
 }
 
@@ -214,6 +216,26 @@ void Cuda::release_kept() {
   for (const auto& [bytes, memory] : kept_) device_->release(context_, memory);
   kept_.clear();
   kept_bytes_ = 0;
+}
+
+// Sizes are powers of two from 64 KiB on, so that prompts of about one length share a piece.
+void* Cuda::allocate_host(size_t* bytes) {
+  *bytes = std::bit_ceil(std::max(*bytes, size_t{64} << 10));
+  if (const auto found = kept_of_host_.find(*bytes); found != kept_of_host_.end()) {
+    void* memory = found->second;
+    kept_of_host_.erase(found);
+    kept_bytes_of_host_ -= *bytes;
+    return memory;
+  }
+  return device_->allocate_host(context_, *bytes);
+}
+
+void Cuda::release_host(void* memory, size_t bytes) {
+  constexpr size_t kMost = size_t{64} << 20;
+  if (kept_bytes_of_host_ + bytes > kMost) return device_->release_host(context_, memory);
+  device_->wait(context_);  // a copy may still read it
+  kept_of_host_.emplace(bytes, memory);
+  kept_bytes_of_host_ += bytes;
 }
 
 void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {

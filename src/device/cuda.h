@@ -58,6 +58,11 @@ class Cuda {
   // microseconds for each piece, and a prompt's cache has hundreds.
   void* allocate(size_t bytes);
   void release(void* memory, size_t bytes);
+  // Page-locked memory of the host, at least `bytes`, which says how large it became; null when
+  // there is no more. For SharedMemory. It is kept in the same way: the driver takes more than a
+  // millisecond for the smallest piece.
+  void* allocate_host(size_t* bytes);
+  void release_host(void* memory, size_t bytes);
   // Changes whenever memory was taken or given back: addresses that were recorded may be old then.
   uint64_t generation() const { return generation_; }
 
@@ -102,6 +107,8 @@ class Cuda {
   Scratch scratch_[kSlots];
   std::multimap<size_t, void*> kept_;  // by size
   size_t kept_bytes_ = 0;
+  std::multimap<size_t, void*> kept_of_host_;
+  size_t kept_bytes_of_host_ = 0;
 };
 
 }  // namespace nibble::device

@@ -13,19 +13,18 @@ Result<SharedMemory> SharedMemory::allocate(Stream& stream, size_t bytes) {
   SharedMemory out;
   if (stream.cuda() == nullptr) return out;
   out.cuda_ = stream.shared_cuda();
-  out.data_ =
-      static_cast<std::byte*>(out.cuda_->device().allocate_host(out.cuda_->context(), bytes));
+  out.size_ = bytes;
+  out.data_ = static_cast<std::byte*>(out.cuda_->allocate_host(&out.size_));
   if (out.data_ == nullptr) {
     return fail(ErrorCode::kOutOfMemory,
                 fmt::format("the host has no {} MiB of memory left that a card can read",
                             (bytes >> 20) + 1));
   }
-  out.size_ = bytes;
   return out;
 }
 
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) cuda_->device().release_host(cuda_->context(), data_);
+  if (data_ != nullptr) cuda_->release_host(data_, size_);
 }
 
 Result<void> Staging::begin(Stream& stream, size_t bytes) {
@@ -38,10 +37,9 @@ Result<void> Staging::begin(Stream& stream, size_t bytes) {
     cuda->device().wait(cuda->context());
   }
   if (host_.size() >= bytes) return {};
-  const size_t wanted = std::max<size_t>(bytes, 4096);
   // Both or none: one of them may not be had.
-  NIBBLE_ASSIGN(SharedMemory host, SharedMemory::allocate(stream, wanted));
-  NIBBLE_ASSIGN(Memory placed, Memory::allocate(stream, wanted));
+  NIBBLE_ASSIGN(SharedMemory host, SharedMemory::allocate(stream, bytes));
+  NIBBLE_ASSIGN(Memory placed, Memory::allocate(stream, host.size()));
   host_ = std::move(host);
   placed_ = std::move(placed);
   return {};

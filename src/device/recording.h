@@ -20,6 +20,7 @@ namespace nibble::device {
 class SharedMemory {
  public:
   SharedMemory() = default;
+  // At least `bytes`.
   static Result<SharedMemory> allocate(Stream& stream, size_t bytes);
   SharedMemory(SharedMemory&& other) noexcept
       : cuda_(std::move(other.cuda_)),

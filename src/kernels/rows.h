@@ -1,9 +1,11 @@
-// Rows of numbers on their way from an operation to the products that read them: f32, or bf16
-// where every one of these products would round them to bf16 before anything else (which only
-// products of a card do, and which matmul/rows.h tells). What makes the rows then rounds them, and
-// nobody goes over them once more. A pointer to floats is rows of f32.
+// Rows of numbers on their way from one operation to the next: f32, or bf16 on a card
+//   - to products every one of which would round them to bf16 before anything else. What makes the
+//     rows then rounds them, and nobody goes over them once more;
+//   - from products of inputs in bf16 to the activation between them, which is half the bytes.
+// matmul/rows.h tells where. A pointer to floats is rows of f32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/check.h"
@@ -22,6 +24,10 @@ struct Rows {
   float* f32() const {  // a CPU's operations know nothing else
     NIBBLE_CHECK(held == Held::kF32);
     return static_cast<float*>(data);
+  }
+  Rows from(int64_t element) const {
+    const int64_t size = held == Held::kBf16 ? 2 : 4;
+    return {static_cast<std::byte*>(data) + element * size, held};
   }
 };
 

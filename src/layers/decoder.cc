@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/number.h"
 #include "kernels/norm/norm.h"
 
 namespace nibble::layers {
@@ -16,11 +17,17 @@ kernels::KvShape kv_shape(const DecoderSpec& spec, const CacheFormat& format) {
   return {spec.kv_heads, spec.head_dim, spec.head_dim, format.type, format.token_scales};
 }
 
-void tell(device::Stream& stream, const Listener& listener, const Linear& linear, const float* y,
-          int64_t m) {
+void tell(device::Stream& stream, const Listener& listener, const Linear& linear,
+          kernels::ConstRows y, int64_t m) {
   if (!listener) return;
   std::vector<float> copy(static_cast<size_t>(m * linear.n()));
-  if (!device::copy_to_host(stream, copy.data(), y, copy.size() * sizeof(float))) return;
+  if (y.held == kernels::Held::kF32) {
+    if (!device::copy_to_host(stream, copy.data(), y.data, copy.size() * sizeof(float))) return;
+  } else {
+    std::vector<uint16_t> bf16(copy.size());
+    if (!device::copy_to_host(stream, bf16.data(), y.data, bf16.size() * sizeof(uint16_t))) return;
+    std::transform(bf16.begin(), bf16.end(), copy.begin(), base::f32_from_bf16);
+  }
   listener(linear.name, copy.data(), m, linear.n());
 }
 
@@ -150,8 +157,8 @@ Result<void> Runner::stage(device::Stream& stream, std::span<const int32_t> toke
             static_cast<int32_t>(s.first_position + position_));
   kernels::RopeRows* const rows[] = {s.rotary ? &rope_rows_ : nullptr,
                                      window_rope_ ? &window_rope_rows_ : nullptr};
-  if (rows[0] != nullptr) rope_.fill(position_, m_, length, rows[0]);
-  if (rows[1] != nullptr) window_rope_->fill(position_, m_, length, rows[1]);
+  if (rows[0] != nullptr) rope_.fill(stream.pool(), position_, m_, length, rows[0]);
+  if (rows[1] != nullptr) window_rope_->fill(stream.pool(), position_, m_, length, rows[1]);
 
   constexpr size_t kParts = 7;  // each rounded up
   size_t bytes = (2 * ids_.size() + 1) * sizeof(int32_t) + kParts * device::Staging::kAlign;
@@ -188,7 +195,8 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
     const bool shared = s.parallel && !s.has(Part::kFfnNorm);
     kernels::ConstRows x = block_input(stream, w.attention_norm,
                                        shared && of_qkv != of_ffn ? kernels::Held::kF32 : of_qkv);
-    attention_block(stream, layer, x, cache.layer(layer), listener, delta_);
+    float* const of_attention = sum_of(stream, w.o, Part::kPostAttentionNorm, listener);
+    attention_block(stream, layer, x, cache.layer(layer), listener, of_attention);
     if (s.parallel) {
       if (s.has(Part::kFfnNorm)) {
         const kernels::Rows normed(normed_, of_ffn);
@@ -197,12 +205,14 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
       }
       ffn_block(stream, layer, x, listener, beside_);
       kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m_, s.hidden);
-    } else {
       pending_ = true;
+    } else {
+      pending_ = of_attention != x_;
       x = block_input(stream, w.ffn_norm, of_ffn);
-      ffn_block(stream, layer, x, listener, delta_);
+      float* const of_mlp = sum_of(stream, w.down, Part::kPostFfnNorm, listener);
+      ffn_block(stream, layer, x, listener, of_mlp);
+      pending_ = of_mlp != x_;
     }
-    pending_ = true;
   }
   const float* last = block_input(stream, decoder_->final_norm, kernels::Held::kF32).f32();
   if (!s.has(Part::kProjectOut)) return last;
@@ -222,6 +232,15 @@ void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, kerne
   ffn_block(stream, layer, x_, listener, delta_);
   kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
   normalize(stream, w.ffn_norm, x_, x_, m_, hidden);
+}
+
+// Where a block's last product goes: to delta_, or to the residual stream itself, which it then is
+// added to, and nobody goes over both once more.
+float* Runner::sum_of(const device::Stream& stream, const Linear& last, Part norm_after,
+                      const Listener& listener) const {
+  const DecoderSpec& s = decoder_->spec;
+  const bool as_it_is = !s.parallel && s.residual_scale == 1 && !s.has(norm_after) && !listener;
+  return as_it_is && can_add(stream, last, m_) ? x_ : delta_;
 }
 
 // x_ = the tokens' embeddings.
@@ -344,7 +363,7 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, kernels::Con
                    .out = mixed,
                    .ldo = q_width});
 
-  const LinearOutput o[] = {{&w.o, out, s.hidden}};
+  const LinearOutput o[] = {{&w.o, out, s.hidden, out == x_}};
   apply(stream, o, mixed, q_width, m_);
   tell(stream, listener, w.o, out, m_);
   if (s.has(Part::kPostAttentionNorm)) {
@@ -358,15 +377,20 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
   const bool fused = s.has(Part::kGateUp);
   const bool gated = fused || s.has(Part::kGate);
   const int64_t stride = fused ? 2 * s.ffn : s.ffn;  // of gate, and of up
-  float* up = fused ? gate_ + s.ffn : up_;
+  const kernels::Held held = has_inner_ ? held_for(stream, {&w.down}, m_) : kernels::Held::kF32;
+  const kernels::Held before = held == kernels::Held::kF32
+                                   ? held  // what is not rounded after is not rounded before
+                                   : held_by(stream, {&w.gate, &w.up, &w.gate_up}, m_);
+  const kernels::Rows gate(gate_, before);
+  const kernels::Rows up = fused ? gate.from(s.ffn) : kernels::Rows(up_, before);
   if (fused) {
-    const LinearOutput gate_up[] = {{&w.gate_up, gate_, stride}};
+    const LinearOutput gate_up[] = {{&w.gate_up, gate, stride}};
     apply(stream, gate_up, x, s.hidden, m_);
-    tell(stream, listener, w.gate_up, gate_, m_);
+    tell(stream, listener, w.gate_up, gate, m_);
   } else if (gated) {
-    const LinearOutput gate_up[] = {{&w.gate, gate_, stride}, {&w.up, up, stride}};
+    const LinearOutput gate_up[] = {{&w.gate, gate, stride}, {&w.up, up, stride}};
     apply(stream, gate_up, x, s.hidden, m_);
-    tell(stream, listener, w.gate, gate_, m_);
+    tell(stream, listener, w.gate, gate, m_);
     tell(stream, listener, w.up, up, m_);
   } else {
     const LinearOutput only_up[] = {{&w.up, up, stride}};
@@ -374,11 +398,10 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
     tell(stream, listener, w.up, up, m_);
   }
   // In place, unless `down` reads narrower numbers.
-  Inner out{gated ? gate_ : up, stride};
-  const kernels::Held held = has_inner_ ? held_for(stream, {&w.down}, m_) : kernels::Held::kF32;
+  Inner out{gated ? gate : up, stride};
   if (held != kernels::Held::kF32) out = {kernels::Rows(inner_, held), s.ffn};
   if (gated) {
-    kernels::activate_gated(stream, ops_, s.activation, gate_, stride, up, stride, out.rows,
+    kernels::activate_gated(stream, ops_, s.activation, gate, stride, up, stride, out.rows,
                             out.stride, m_, s.ffn);
   } else {
     kernels::activate(stream, ops_, s.activation, up, stride, out.rows, out.stride, m_, s.ffn);
@@ -391,7 +414,7 @@ void Runner::ffn_block(device::Stream& stream, int64_t layer, kernels::ConstRows
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const Inner inner = run_gate_up(stream, w, x, listener);
-  const LinearOutput down[] = {{&w.down, out, s.hidden}};
+  const LinearOutput down[] = {{&w.down, out, s.hidden, out == x_}};
   apply(stream, down, inner.rows, inner.stride, m_);
   tell(stream, listener, w.down, out, m_);
   if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m_, s.hidden);

@@ -245,6 +245,8 @@ class Runner {
   kernels::ConstRows block_input(device::Stream& stream, const Norm& norm, kernels::Held held);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, kernels::Rows y,
                  int64_t m, int64_t width);
+  float* sum_of(const device::Stream& stream, const Linear& last, Part norm_after,
+                const Listener& listener) const;
   // q, k and v of the step, with the strides of a token.
   struct Qkv {
     float* q;

@@ -24,14 +24,21 @@ struct Linear {
 
 struct LinearOutput {
   const Linear* linear;
-  float* y;  // (m, N), row stride ldy
+  kernels::Rows y;  // (m, N), row stride ldy; held as held_by says for all that go together, or f32
   int64_t ldy;
+  bool add = false;  // y += instead, where can_add says so
 };
 
 // How the rows are best held that these layers, and nobody else, read: what the operation before
 // them is asked to write. Layers that are empty do not count.
 kernels::Held held_for(const device::Stream& stream, std::initializer_list<const Linear*> readers,
                        int64_t m);
+
+// How the rows are best held that these layers write, for an operation that reads all of them and
+// whose own results are rounded. Layers that are empty do not count.
+kernels::Held held_by(const device::Stream& stream, std::initializer_list<const Linear*> writers,
+                      int64_t m);
+bool can_add(const device::Stream& stream, const Linear& linear, int64_t m);
 
 // y = x W^T + bias for each output. Layers that read the same x go together: q, k and v keep their
 // own formats and scales and still share one parallel loop.

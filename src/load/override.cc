@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace nibble::load {
 
 Result<std::string> place_of(const base::Json& config, const std::string& key) {
@@ -44,6 +46,34 @@ const base::Json* find_path(const base::Json& config, std::string_view key) {
   const size_t dot = key.find('.');
   const base::Json* found = config.find(key.substr(0, dot));
   return dot == key.npos || found == nullptr ? found : find_path(*found, key.substr(dot + 1));
+}
+
+bool was_asked(const base::Json::Asked& asked, const std::string& root, std::string_view key) {
+  std::string place = root;
+  while (true) {
+    const size_t dot = std::min(key.find('.'), key.size());
+    if (asked.count({place, std::string(key.substr(0, dot))}) == 0) return false;
+    if (dot == key.size()) return true;
+    place += fmt::format(": {}", key.substr(0, dot));
+    key.remove_prefix(dot + 1);
+  }
+}
+
+std::string nearest_key(const base::Json::Asked& asked, std::string_view root,
+                        std::string_view key) {
+  std::string_view best;
+  size_t most = 4;  // fewer letters in common are chance
+  for (const auto& [place, name] : asked) {
+    if (place != root) continue;
+    size_t front = 0, back = 0;
+    const size_t shorter = std::min(name.size(), key.size());
+    while (front < shorter && name[front] == key[front]) ++front;
+    while (back < shorter - front && name[name.size() - 1 - back] == key[key.size() - 1 - back]) {
+      ++back;
+    }
+    if (front + back > most) most = front + back, best = name;
+  }
+  return best.empty() ? "" : fmt::format("; did you mean {}?", best);
 }
 
 }  // namespace nibble::load

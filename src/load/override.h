@@ -21,4 +21,13 @@ Result<void> apply_override(base::Json& config, std::string_view key, const std:
 // The value at "a.b", or nullptr.
 const base::Json* find_path(const base::Json& config, std::string_view key);
 
+// Whether the key "a.b" of the config that is called `root` was asked for. One that is set whole
+// was if its object was.
+bool was_asked(const base::Json::Asked& asked, const std::string& root, std::string_view key);
+
+// "; did you mean X?": the key of `root` that is read and has the longest beginning or end in
+// common with `key`; "" where none has.
+std::string nearest_key(const base::Json::Asked& asked, std::string_view root,
+                        std::string_view key);
+
 }  // namespace nibble::load

@@ -11,6 +11,7 @@
 #include "load/gguf_config.h"
 #include "load/gguf_names.h"
 #include "load/override.h"
+#include "load/plan_module.h"
 #include "load/plan_notes.h"
 #include "models/architecture.h"
 
@@ -21,39 +22,6 @@ using checkpoint::Checkpoint;
 using layers::DecoderSpec;
 using layers::Part;
 using tensor::TensorInfo;
-
-// Dimensions of 1 may be missing or extra in a file: (N), (N, 1) and (1, N) hold the same vector.
-tensor::Shape without_ones(const tensor::Shape& shape) {
-  tensor::Shape out;
-  for (int64_t dim : shape) {
-    if (dim != 1) out.push_back(dim);
-  }
-  return out;
-}
-
-std::string dtype_names(const std::vector<tensor::DType>& dtypes) {
-  std::vector<std::string_view> names;
-  for (tensor::DType d : dtypes) names.push_back(tensor::name(d));
-  return fmt::format("{}", fmt::join(names, " or "));
-}
-
-Result<void> check_tensor(const quant::WeightSpec& spec, const TensorInfo& info) {
-  if (!spec.dtypes.empty() &&
-      std::find(spec.dtypes.begin(), spec.dtypes.end(), info.dtype) == spec.dtypes.end()) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: expected dtype {}, found {}", info.name, dtype_names(spec.dtypes),
-                            tensor::name(info.dtype)));
-  }
-  const bool fits = spec.flattened
-                        ? tensor::element_count(spec.shape) == tensor::element_count(info.shape)
-                        : without_ones(spec.shape) == without_ones(info.shape);
-  if (!fits) {
-    return fail(ErrorCode::kCorrupt,
-                fmt::format("{}: expected shape {} from config.json, found {}", info.name,
-                            tensor::to_string(spec.shape), tensor::to_string(info.shape)));
-  }
-  return {};
-}
 
 class Planner {
  public:
@@ -137,46 +105,18 @@ class Planner {
       // Dialects warn of the keys they do not know (quant::check_keys).
       const bool of_dialect = key.find("quantization_config.") != key.npos ||
                               key.find("compression_config.") != key.npos;
-      if (of_dialect || key == "eos_token_id" || was_asked(override_places_[i])) continue;
+      if (of_dialect || key == "eos_token_id" || was_asked(*asked_, root, override_places_[i]))
+        continue;
       if (!stored_[i]) {
         return fail(ErrorCode::kUsage,
                     fmt::format("--override {}: {} has no such key and nothing would read it{}",
-                                key, root, nearest_key(key)));
+                                key, root, nearest_key(*asked_, root, key)));
       }
       plan_.warnings.push_back(
           fmt::format("--override {}: nothing reads this key of {}; it has no effect", key, root));
     }
     plan_.config.set_where(root);  // no more remembering
     return {};
-  }
-
-  // "a.b" is the key b of the object a. One that is set whole was asked for if the object was.
-  bool was_asked(std::string_view key) const {
-    std::string place = plan_.config.where();
-    while (true) {
-      const size_t dot = std::min(key.find('.'), key.size());
-      if (asked_->count({place, std::string(key.substr(0, dot))}) == 0) return false;
-      if (dot == key.size()) return true;
-      place += fmt::format(": {}", key.substr(0, dot));
-      key.remove_prefix(dot + 1);
-    }
-  }
-
-  // "; did you mean X?": the key that is read and has the longest beginning or end in common.
-  std::string nearest_key(std::string_view key) const {
-    std::string_view best;
-    size_t most = 4;  // fewer letters in common are chance
-    for (const auto& [place, name] : *asked_) {
-      if (place != plan_.config.where()) continue;
-      size_t front = 0, back = 0;
-      const size_t shorter = std::min(name.size(), key.size());
-      while (front < shorter && name[front] == key[front]) ++front;
-      while (back < shorter - front && name[name.size() - 1 - back] == key[key.size() - 1 - back]) {
-        ++back;
-      }
-      if (front + back > most) most = front + back, best = name;
-    }
-    return best.empty() ? "" : fmt::format("; did you mean {}?", best);
   }
 
   // The one stored module whose name ends with the segment `last`; "" when there is none, or more.
@@ -603,38 +543,6 @@ class Planner {
 
 Result<LoadPlan> make_plan(const Checkpoint& checkpoint, const PlanOptions& options) {
   return Planner(checkpoint, options).run();
-}
-
-Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
-                                  const quant::QuantizationConfig& config,
-                                  const quant::TensorLookup& tensors, const PlanOptions& options) {
-  PlannedModule out;
-  out.declared = layer;
-  NIBBLE_ASSIGN(out.method, config.linear_method(layer, tensors));
-  for (quant::WeightSpec& spec : out.method->create_weights()) {
-    const std::string name = layer.module + "." + spec.suffix;
-    const TensorInfo* info = tensors.find(name);
-    const bool empty = info != nullptr && quant::holds_nothing(*info);
-    if (info == nullptr || empty) {
-      if (!spec.required) continue;
-      return fail(ErrorCode::kCorrupt,
-                  fmt::format("{}, without which {} weights cannot be read",
-                              empty ? fmt::format("{} {} holds nothing", name,
-                                                  tensor::to_string(info->shape))
-                                    : fmt::format("the checkpoint has no tensor {}", name),
-                              out.method->scheme()));
-    }
-    if (spec.slot != quant::Slot::kUnused) {
-      NIBBLE_TRY(check_tensor(spec, *info));
-      out.bytes_disk += info->bytes;
-    }
-    out.tensors.push_back({std::move(spec), info});
-  }
-  out.problem = {layer.n, layer.k, out.method->weight_format(), out.method->activation_format()};
-  NIBBLE_ASSIGN(out.choice, kernels::choose(out.problem, options.hardware, options.policy));
-  out.bytes_memory = static_cast<uint64_t>(kernels::packed_bytes(out.problem, out.choice)) +
-                     (layer.bias ? static_cast<uint64_t>(layer.n) * sizeof(float) : 0);
-  return out;
 }
 
 }  // namespace nibble::load

@@ -44,10 +44,16 @@ class Given {
   void floats(const char* name, const void* p, int64_t m, int64_t n, int64_t ld) const {
     rows(name, p, m, n, ld, kFloat, kFloat);
   }
-  // A y that may be bf16, which then does not overlap what is read.
+  // f32 or bf16.
+  static int64_t size_of(int is_bf16) { return is_bf16 != 0 ? 2 : kFloat; }
+  void numbers(const char* name, const void* p, int64_t m, int64_t n, int64_t ld,
+               int is_bf16) const {
+    rows(name, p, m, n, ld, size_of(is_bf16), size_of(is_bf16));
+  }
+  // A y that may be bf16, which then does not overlap x, of f32.
   void result(const void* y, int64_t m, int64_t n, int64_t ldy, int is_bf16, const void* x,
               int64_t ldx) const {
-    rows("y", y, m, n, ldy, is_bf16 != 0 ? 2 : kFloat, is_bf16 != 0 ? 2 : kFloat);
+    numbers("y", y, m, n, ldy, is_bf16);
     if (is_bf16 == 0 || x == nullptr) return;
     const auto* from = static_cast<const char*>(x);
     const auto* to = static_cast<const char*>(y);
@@ -102,11 +108,16 @@ void layer_norm(NibbleCudaContext*, const float* weight, const float* bias, int6
   given.result(y, m, n, ldy, y_is_bf16, x, ldx);
 }
 
-void activate(NibbleCudaContext*, int, const float* x, int64_t ldx, const float* up, int64_t ldu,
-              void* y, int64_t ldy, int y_is_bf16, int64_t m, int64_t n) {
+void activate(NibbleCudaContext*, int, const void* x, int64_t ldx, const void* up, int64_t ldu,
+              int x_is_bf16, void* y, int64_t ldy, int y_is_bf16, int64_t m, int64_t n) {
   const Given given("activate");
-  given.floats("x", x, m, n, ldx);
-  if (up != nullptr) given.floats("up", up, m, n, ldu);
+  given.numbers("x", x, m, n, ldx, x_is_bf16);
+  if (up != nullptr) given.numbers("up", up, m, n, ldu, x_is_bf16);
+  given.numbers("y", y, m, n, ldy, y_is_bf16);
+  if (x_is_bf16 != 0) {
+    given.must(y_is_bf16 != 0, "bf16 becomes f32");
+    return;
+  }
   given.result(y, m, n, ldy, y_is_bf16, x, ldx);
   if (up != nullptr) given.result(y, m, n, ldy, y_is_bf16, up, ldu);
 }
@@ -207,7 +218,8 @@ void matvec(NibbleCudaContext*, const CudaWeight* weight, const float* x, int64_
 }
 
 void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
-          void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m) {
+          void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
+          int64_t m) {
   const Given given("gemm");
   given.weight(*weight);
   const bool tiles = weight->tiles.bits != 0;
@@ -217,7 +229,8 @@ void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t l
   given.rows("x", x, m, k, ldx, size, 4);
   given.must(panel_bytes >= 64 * k * size, "the panel is too small");
   given.memory("panel", panel, panel_bytes, 16);
-  given.floats("y", y, m, weight->n, ldy);
+  given.must(y_is_bf16 == 0 || (bf16 != 0 && add == 0), "y of bf16");
+  given.numbers("y", y, m, weight->n, ldy, y_is_bf16);
 }
 
 void multiply_few(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
@@ -246,12 +259,12 @@ void multiply_few(NibbleCudaContext*, const CudaWeight* const* weights, float* c
 }
 
 void multiply_many(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
-                   float* y, int64_t ldy, int64_t m) {
+                   void* y, int64_t ldy, int y_is_bf16, int64_t m) {
   const Given given("multiply_many");
   given.weight(*weight);
   given.must(weight->tiles.bits != 0 && ldx % 8 == 0, "a weight in tiles, aligned rows");
   given.rows("x", x, m, weight->tiles.k_pad, ldx, 2, 16);
-  given.floats("y", y, m, weight->n, ldy);
+  given.numbers("y", y, m, weight->n, ldy, y_is_bf16);
 }
 
 void multiply_codes(NibbleCudaContext*, const CudaWeight* weight, int, const void* x, int64_t ldx,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -328,6 +329,34 @@ TEST_F(FakeCard, memory_to_work_in_grows_by_half_where_there_is_room_and_else_by
   EXPECT_EQ(taken() - before, 1600);
   EXPECT_THROW((*cuda)->scratch(0, 2001), device::CardMemoryRanOut);
   EXPECT_EQ(taken() - before, 0);
+}
+
+TEST_F(FakeCard, page_locked_memory_is_kept_for_who_wants_about_as_much) {
+  is("");
+  auto cuda = device::Cuda::open(0);
+  ASSERT_TRUE(cuda) << cuda.error().message;
+  size_t bytes = 100;
+  void* first = (*cuda)->allocate_host(&bytes);
+  EXPECT_EQ(bytes, size_t{64} << 10);
+  std::memset(first, 1, bytes);
+  size_t more = bytes;
+  void* second = (*cuda)->allocate_host(&more);
+  EXPECT_NE(second, first) << "it is in use";
+  (*cuda)->release_host(first, bytes);
+  size_t same = 5000;
+  EXPECT_EQ((*cuda)->allocate_host(&same), first);
+  EXPECT_EQ(same, bytes);
+  size_t twice = bytes + 1;
+  void* larger = (*cuda)->allocate_host(&twice);
+  EXPECT_EQ(twice, 2 * bytes);
+  std::memset(larger, 1, twice);
+  (*cuda)->release_host(larger, twice);
+  (*cuda)->release_host(first, bytes);
+  (*cuda)->release_host(second, bytes);
+  size_t huge = size_t{65} << 20;
+  void* not_kept = (*cuda)->allocate_host(&huge);
+  EXPECT_EQ(huge, size_t{128} << 20);
+  (*cuda)->release_host(not_kept, huge);
 }
 
 // ---- the program

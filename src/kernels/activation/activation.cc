@@ -48,28 +48,34 @@ const char* name(Activation f) {
   return "?";
 }
 
-void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
+void activate(device::Stream& stream, const Ops& ops, Activation f, ConstRows x, int64_t ldx,
               Rows y, int64_t ldy, int64_t m, int64_t n) {
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), x, ldx, nullptr, 0,
-                                    y.data, ldy, y.held == Held::kBf16, m, n);
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), x.data, ldx, nullptr, 0,
+                                    x.held == Held::kBf16, y.data, ldy, y.held == Held::kBf16, m,
+                                    n);
   }
+  const float* from = x.f32();
   float* to = y.f32();
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
-    ops.activation->activate(f, x + i * ldx + begin, end - begin, to + i * ldy + begin);
+    ops.activation->activate(f, from + i * ldx + begin, end - begin, to + i * ldy + begin);
   });
 }
 
-void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
-                    int64_t ldg, const float* up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
+void activate_gated(device::Stream& stream, const Ops& ops, Activation f, ConstRows gate,
+                    int64_t ldg, ConstRows up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
                     int64_t n) {
+  NIBBLE_CHECK(gate.held == up.held);
   if (device::Cuda* cuda = stream.cuda(); cuda != nullptr) {
-    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), gate, ldg, up, ldu,
-                                    y.data, ldy, y.held == Held::kBf16, m, n);
+    return cuda->kernels().activate(cuda->context(), static_cast<int>(f), gate.data, ldg, up.data,
+                                    ldu, gate.held == Held::kBf16, y.data, ldy,
+                                    y.held == Held::kBf16, m, n);
   }
+  const float* a = gate.f32();
+  const float* b = up.f32();
   float* to = y.f32();
   for_pieces(stream, m, n, [&](int64_t i, int64_t begin, int64_t end) {
-    ops.activation->activate_gated(f, gate + i * ldg + begin, up + i * ldu + begin, end - begin,
+    ops.activation->activate_gated(f, a + i * ldg + begin, b + i * ldu + begin, end - begin,
                                    to + i * ldy + begin);
   });
 }

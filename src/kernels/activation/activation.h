@@ -27,14 +27,14 @@ namespace nibble::kernels {
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kQuickGelu, kRelu, kRelu2 };
 const char* name(Activation f);  // "silu"
 
-// x and y are (m, n) with row strides ldx and ldy in elements; y may be x, if it is f32.
-void activate(device::Stream& stream, const Ops& ops, Activation f, const float* x, int64_t ldx,
+// x and y are (m, n) with row strides ldx and ldy in elements; y may be x, if both are held alike.
+void activate(device::Stream& stream, const Ops& ops, Activation f, ConstRows x, int64_t ldx,
               Rows y, int64_t ldy, int64_t m, int64_t n);
 
-// y = f(gate) * up; y may be gate or up, if it is f32. gate and up may be the halves of one (m, 2
-// n) matrix.
-void activate_gated(device::Stream& stream, const Ops& ops, Activation f, const float* gate,
-                    int64_t ldg, const float* up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
+// y = f(gate) * up; gate and up are held alike, and y may be one of them, if it is, too. gate and
+// up may be the halves of one (m, 2 n) matrix.
+void activate_gated(device::Stream& stream, const Ops& ops, Activation f, ConstRows gate,
+                    int64_t ldg, ConstRows up, int64_t ldu, Rows y, int64_t ldy, int64_t m,
                     int64_t n);
 
 // y += x over (m, n): the residual.

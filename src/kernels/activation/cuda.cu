@@ -6,23 +6,57 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-__device__ float apply(Activation f, float x) {
-  switch (f) {
+// x / (1 + e^-u) by the two instructions that approximate 2^a and 1 / a to 2^-22: for large -u, where
+// e^-u is off by more, the result is near 0. u = -inf and x = -inf give nan, as divided exactly.
+__device__ inline float logistic(float x, float u) {
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(u * -1.44269504f));
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + e));
+  return x * inverse;
+}
+
+template <Activation kF>
+__device__ float apply(float x) {
+  switch (kF) {
     case Activation::kSilu:
-      return x / (1.0f + expf(-x));
+      return logistic(x, x);
     case Activation::kGelu:
       return 0.5f * x * erfcf(-x * 0.70710678118654752f);
     case Activation::kGeluTanh:
       // (1 + tanh u) / 2 is the logistic function of 2 u; 2 sqrt(2 / pi) = 1.5957691.
-      return x / (1.0f + expf(-x * fmaf(x * x, 0.044715f * 1.59576912f, 1.59576912f)));
+      return logistic(x, x * fmaf(x * x, 0.044715f * 1.59576912f, 1.59576912f));
     case Activation::kQuickGelu:
-      return x / (1.0f + expf(-1.702f * x));
+      return logistic(x, 1.702f * x);
     case Activation::kRelu:
       return x < 0.0f ? 0.0f : x;
     case Activation::kRelu2:
       return x < 0.0f ? 0.0f : x * x;
   }
   return x;
+}
+template <Activation kF, int kCount>
+__device__ void apply(float (&x)[kCount]) {
+#pragma unroll
+  for (float& v : x) v = apply<kF>(v);
+}
+// The choice is made once for all of them.
+template <int kCount>
+__device__ void apply(Activation f, float (&x)[kCount]) {
+  switch (f) {
+    case Activation::kSilu:
+      return apply<Activation::kSilu>(x);
+    case Activation::kGelu:
+      return apply<Activation::kGelu>(x);
+    case Activation::kGeluTanh:
+      return apply<Activation::kGeluTanh>(x);
+    case Activation::kQuickGelu:
+      return apply<Activation::kQuickGelu>(x);
+    case Activation::kRelu:
+      return apply<Activation::kRelu>(x);
+    case Activation::kRelu2:
+      return apply<Activation::kRelu2>(x);
+  }
 }
 
 // body(row, column) for every element of (m, n).
@@ -44,37 +78,68 @@ void run(NibbleCudaContext* context, const char* name, int64_t m, int64_t n, con
   start(context, name, for_elements<Body>, grid, kThreads, 0, m, n, body);
 }
 
-// Four neighbours a thread, where rows are aligned to 16 bytes.
-template <class Y>
+__device__ inline float number(float v) { return v; }
+__device__ inline float number(__nv_bfloat16 v) { return __bfloat162float(v); }
+
+// 16 bytes of x, and of up, a thread, where rows are aligned to that.
+template <class X>
+constexpr int kTogether = 16 / sizeof(X);
+template <class X>
+struct alignas(16) Together {
+  X v[kTogether<X>];
+};
+__device__ inline void put_together(const float (&v)[4], float* to) {
+  put_4({v[0], v[1], v[2], v[3]}, to);
+}
+__device__ inline void put_together(const float (&v)[4], __nv_bfloat16* to) {
+  put_4({v[0], v[1], v[2], v[3]}, to);
+}
+__device__ inline void put_together(const float (&v)[8], float* to) {
+  put_4({v[0], v[1], v[2], v[3]}, to);
+  put_4({v[4], v[5], v[6], v[7]}, to + 4);
+}
+__device__ inline void put_together(const float (&v)[8], __nv_bfloat16* to) {
+  *reinterpret_cast<uint4*>(to) = {bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]),
+                                   bf16_pair(v[4], v[5]), bf16_pair(v[6], v[7])};
+}
+template <class X, class Y>
 __global__ void __launch_bounds__(kThreads)
-    activate_fours(Activation f, const float* x, int64_t ldx, const float* up, int64_t ldu, Y* y,
-                   int64_t ldy, int64_t m, int64_t n) {
+    activate_together(Activation f, const X* x, int64_t ldx, const X* up, int64_t ldu, Y* y,
+                      int64_t ldy, int64_t m, int64_t n) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kTogether<X>;
   if (i >= n) return;
   for (int64_t row = blockIdx.y; row < m; row += gridDim.y) {
-    float4 v = *reinterpret_cast<const float4*>(x + row * ldx + i);
-    float4 u = {1, 1, 1, 1};
-    if (up != nullptr) u = *reinterpret_cast<const float4*>(up + row * ldu + i);
-    v = {apply(f, v.x) * u.x, apply(f, v.y) * u.y, apply(f, v.z) * u.z, apply(f, v.w) * u.w};
-    put_4(v, y + row * ldy + i);
+    const auto a = *reinterpret_cast<const Together<X>*>(x + row * ldx + i);
+    Together<X> b = a;
+    if (up != nullptr) b = *reinterpret_cast<const Together<X>*>(up + row * ldu + i);
+    float v[kTogether<X>];
+#pragma unroll
+    for (int j = 0; j < kTogether<X>; ++j) v[j] = number(a.v[j]);
+    apply(f, v);
+    if (up != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kTogether<X>; ++j) v[j] *= number(b.v[j]);
+    }
+    put_together(v, y + row * ldy + i);
   }
 }
 
 // One element, for run().
-template <class Y>
+template <class X, class Y>
 struct Activate {
   Activation f;
-  const float* x;
+  const X* x;
   int64_t ldx;
-  const float* up;
+  const X* up;
   int64_t ldu;
   Y* y;
   int64_t ldy;
   __device__ void operator()(int64_t i, int64_t j) const {
-    const float v = apply(f, x[i * ldx + j]);
-    put(up != nullptr ? v * up[i * ldu + j] : v, y + i * ldy + j);
+    float v[1] = {number(x[i * ldx + j])};
+    apply(f, v);
+    put(up != nullptr ? v[0] * number(up[i * ldu + j]) : v[0], y + i * ldy + j);
   }
 };
 
@@ -91,23 +156,31 @@ __global__ void __launch_bounds__(kThreads) add_rows_to_all(CudaRows rows, int64
 
 }  // namespace
 
-void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
-              const float* up, int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+void activate(NibbleCudaContext* context, int function, const void* x, int64_t ldx, const void* up,
+              int64_t ldu, int x_is_bf16, void* y, int64_t ldy, int y_is_bf16, int64_t m,
               int64_t n) {
   const auto f = static_cast<Activation>(function);
-  const auto aligned = [](const void* from, int64_t ld) {
-    return reinterpret_cast<uintptr_t>(from) % 16 == 0 && ld % 4 == 0;
-  };
-  const bool in_fours =
-      n % 4 == 0 && aligned(x, ldx) && aligned(up, up != nullptr ? ldu : 0) && aligned(y, ldy);
-  const dim3 grid(static_cast<unsigned>((n / 4 + kThreads - 1) / kThreads),
-                  static_cast<unsigned>(m < kMostRows ? m : kMostRows));
-  with_held(y, y_is_bf16, [&]<class Y>(Y* to) {
-    if (in_fours) {
-      return start(context, "activate", activate_fours<Y>, grid, kThreads, 0, f, x, ldx, up, ldu,
-                   to, ldy, m, n);
+  const auto with = [&]<class X, class Y>(const X* from, Y* to) {
+    constexpr int64_t kCount = kTogether<X>;
+    const auto aligned = [](const void* rows, int64_t ld) {
+      return reinterpret_cast<uintptr_t>(rows) % 16 == 0 && ld % kCount == 0;
+    };
+    const auto* with_up = static_cast<const X*>(up);
+    if (n % kCount != 0 || !aligned(x, ldx) || !aligned(up, up != nullptr ? ldu : 0) ||
+        !aligned(y, ldy)) {
+      return run(context, "activate", m, n, Activate<X, Y>{f, from, ldx, with_up, ldu, to, ldy});
     }
-    run(context, "activate", m, n, Activate<Y>{f, x, ldx, up, ldu, to, ldy});
+    const dim3 grid(static_cast<unsigned>((n / kCount + kThreads - 1) / kThreads),
+                    static_cast<unsigned>(m < kMostRows ? m : kMostRows));
+    start(context, "activate", activate_together<X, Y>, grid, kThreads, 0, f, from, ldx, with_up,
+          ldu, to, ldy, m, n);
+  };
+  with_held(y, y_is_bf16, [&]<class Y>(Y* to) {
+    if (x_is_bf16 != 0) {
+      with(static_cast<const __nv_bfloat16*>(x), to);
+    } else {
+      with(static_cast<const float*>(x), to);
+    }
   });
 }
 

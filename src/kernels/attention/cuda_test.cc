@@ -102,7 +102,7 @@ void AttentionOnCard::check(const Case& c, const std::vector<int64_t>& steps) {
     auto k = normal_floats(count(c.kv_heads), seed + 200);
     auto v = normal_floats(count(c.kv_heads), seed + 300);
     RopeRows rows;
-    rope->fill(position, m, position + m, &rows);
+    rope->fill(card_->pool(), position, m, position + m, &rows);
     auto cos = device::Floats::place(*card_, rows.cos);
     auto sin = device::Floats::place(*card_, rows.sin);
     auto card_q = device::Memory::copy_of(*card_, q.data(), q.size() * sizeof(float));

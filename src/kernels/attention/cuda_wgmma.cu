@@ -229,9 +229,10 @@ class Consumer {
     start_scores(s, 0);
     sm90::wgmma_wait<0>();
     sm90::keep(s);
+    if (own) scale_columns_of(s, scales_of(false, 0));
     read(false, 0);
     float kept[2];
-    softmax(s, 0, own, kept);
+    softmax(s, 0, kept);
     for (int tile = 1; tile < place_.tiles; ++tile) {
       if (own) scale_shares(s, tile - 1);
       to_factors(s, p);
@@ -242,8 +243,9 @@ class Consumer {
       start_sums(o, p, tile - 1);
       sm90::wgmma_wait<1>();
       sm90::keep(s);
+      if (own) scale_columns_of(s, scales_of(false, tile));
       read(false, stage);
-      const bool moved = softmax(s, tile, own, kept);
+      const bool moved = softmax(s, tile, kept);
       sm90::wgmma_wait<0>();
       sm90::keep(o);
       read(true, (tile - 1) % kStages);
@@ -275,27 +277,55 @@ class Consumer {
             index < place_.rows};
   }
 
-  // A warp turns, scales and rounds its 16 queries.
+  // A warp turns, scales and rounds its 16 queries. What a lane needs of many of them is asked for
+  // together, as all wait for it; partners come from other lanes.
   __device__ void place_queries(float scale) {
     constexpr int kLanes = D / 4;  // for a row
     constexpr int kAtOnce = kWarp / kLanes;
+    constexpr int kTogether = 8;
     const int d = lane_ % kLanes * 4;
-    char* to = shared_ + Plan<D>::kQuery;
-#pragma unroll 4
-    for (int i = 0; i < 16; i += kAtOnce) {
-      const int r = i + lane_ / kLanes;
-      const Row row = row_of(own_row_ + r);
-      float4 v = {0, 0, 0, 0};
-      if (row.there) {
-        v = turned_4(step_, row.token, step_.q + row.token * step_.ldq + row.head * D, d);
+    const bool turns = d < step_.rotary_dim;
+    const int partner = turns ? lane_ / kLanes * kLanes + partner_4(step_, d) / 4 : lane_;
+    const float* const q = step_.q + int64_t{place_.kv_head} * place_.group * D + d;
+    const int own_first = own_row_ + lane_ / kLanes;
+    int token = own_first / place_.group;
+    int head = own_first - token * place_.group;  // of the KV head's
+#pragma unroll 1
+    for (int first = 0; first < 16; first += kTogether * kAtOnce) {
+      float4 own[kTogether];
+      Angles4 angles[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const bool there = own_first + first + i * kAtOnce < place_.rows;
+        own[i] = {0, 0, 0, 0};
+        angles[i] = {own[i], own[i]};
+        if (there) own[i] = *reinterpret_cast<const float4*>(q + token * step_.ldq + head * D);
+        if (there && turns) angles[i] = angles_4(step_, token, d);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {  // no divisions: they would keep the loads apart
+          const bool next_token = ++head == place_.group;
+          token += next_token ? 1 : 0;
+          head = next_token ? 0 : head;
+        }
       }
-      const uint2 four = {pair_of<M>(v.x * scale, v.y * scale),
-                          pair_of<M>(v.z * scale, v.w * scale)};
-      const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + r, d / 8 * 8);
-      *reinterpret_cast<uint2*>(to + at + d % 8 * 2) = four;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        float4 v = own[i];
+        const float4 other = {
+            __shfl_sync(0xffffffffu, v.x, partner), __shfl_sync(0xffffffffu, v.y, partner),
+            __shfl_sync(0xffffffffu, v.z, partner), __shfl_sync(0xffffffffu, v.w, partner)};
+        if (turns) v = turned_4(step_, d, v, other, angles[i]);
+        put_query(first + lane_ / kLanes + i * kAtOnce, d,
+                  {pair_of<M>(v.x * scale, v.y * scale), pair_of<M>(v.z * scale, v.w * scale)});
+      }
     }
     let_tensor_cores_read();
     sm90::sync_some(1 + group_, kGroupThreads);
+  }
+  // Of the warp's row.
+  __device__ void put_query(int row, int d, uint2 four) const {
+    const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + row, d / 8 * 8);
+    *reinterpret_cast<uint2*>(shared_ + Plan<D>::kQuery + at + d % 8 * 2) = four;
   }
 
   __device__ void start_scores(float (&s)[kKeys / 2], int stage) const {
@@ -332,10 +362,9 @@ class Consumer {
 
   // Scores to shares of 2^(score - top), with score in units of log 2. Whether a top was moved, and
   // what shares of the old one become.
-  __device__ bool softmax(float (&s)[kKeys / 2], int tile, bool own, float (&kept)[2]) {
+  __device__ bool softmax(float (&s)[kKeys / 2], int tile, float (&kept)[2]) {
     constexpr float kSlack = 8;
     const int64_t key = place_.begin + int64_t{tile} * kKeys;
-    if (own) scale_columns_of(s, scales_of(false, tile));
     if (step_.soft_cap > 0) {
 #pragma unroll
       for (float& v : s) v = step_.soft_cap * tanhf(v / step_.soft_cap);
@@ -531,7 +560,8 @@ cudaError_t launch_both(const CudaStep& step, cudaStream_t stream) {
 bool fits_warpgroups(const CudaStep& step) {
   const int64_t dim = step.kv.key_dim;
   const int64_t rows = step.m * (step.heads / step.kv.heads);
-  return (dim == 64 || dim == 128) && step.kv.page_tokens % kKeys == 0 && rows <= kMostRows * kRows;
+  return (dim == 64 || dim == 128) && step.rotary_dim % 8 == 0 &&
+         step.kv.page_tokens % kKeys == 0 && rows <= kMostRows * kRows;
 }
 
 cudaError_t launch_warpgroups(const CudaStep& step, cudaStream_t stream) {

@@ -150,9 +150,10 @@ struct CudaKernels {
   void (*layer_norm)(NibbleCudaContext*, const float* weight, const float* bias, int64_t n,
                      float eps, const float* x, int64_t ldx, void* y, int64_t ldy, int y_is_bf16,
                      int64_t m);
-  void (*activate)(NibbleCudaContext*, int function, const float* x, int64_t ldx, const float* up,
-                   int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
-                   int64_t n);  // up: or null
+  // up: or null. x and up may both be bf16; then a y of bf16 may be one of them.
+  void (*activate)(NibbleCudaContext*, int function, const void* x, int64_t ldx, const void* up,
+                   int64_t ldu, int x_is_bf16, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+                   int64_t n);
   void (*add_to)(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
                  int64_t n);
   void (*add_rows)(NibbleCudaContext*, const CudaRows* rows, int64_t m);
@@ -182,9 +183,10 @@ struct CudaKernels {
   void (*matvec)(NibbleCudaContext*, const CudaWeight* weight, const float* x, int64_t ldx,
                  float* y, int64_t ldy, int64_t m);
   // The same by panels of dequantized rows in `panel` and cuBLASLt, x and panel both bf16 or f32;
-  // the panel holds 64 rows at least.
+  // the panel holds 64 rows at least. y is f32, and with `add` it is added to; or bf16 as x is.
   void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
-               void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+               void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
+               int64_t m);
 
   // y[i] (m, n of weight i) = x W^T for up to four weights in tiles that have the same k, group,
   // bits, kind of scales, and zeros or none. x, prepared, is bf16 with zeros from k to tiles.k_pad;
@@ -193,9 +195,9 @@ struct CudaKernels {
   void (*multiply_few)(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
                        const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
                        int64_t m);
-  // The same for one weight and any number of tokens; bf16 alone.
+  // The same for one weight and any number of tokens; x bf16 alone, y f32 or bf16.
   void (*multiply_many)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
-                        float* y, int64_t ldy, int64_t m);
+                        void* y, int64_t ldy, int y_is_bf16, int64_t m);
 
   // x as codes, e4m3 or s8 by its format, with a scale (m) for each token: out (m, ldo) bytes,
   // ldo >= k, padded with zeros. `work` as for prepare.

@@ -12,8 +12,8 @@ void rms_norm(NibbleCudaContext* context, const float* weight, int64_t n, float 
 void layer_norm(NibbleCudaContext* context, const float* weight, const float* bias, int64_t n,
                 float eps, const float* x, int64_t ldx, void* y, int64_t ldy, int y_is_bf16,
                 int64_t m);
-void activate(NibbleCudaContext* context, int function, const float* x, int64_t ldx,
-              const float* up, int64_t ldu, void* y, int64_t ldy, int y_is_bf16, int64_t m,
+void activate(NibbleCudaContext* context, int function, const void* x, int64_t ldx, const void* up,
+              int64_t ldu, int x_is_bf16, void* y, int64_t ldy, int y_is_bf16, int64_t m,
               int64_t n);
 void add_to(NibbleCudaContext* context, const float* x, int64_t ldx, float* y, int64_t ldy,
             int64_t m, int64_t n);
@@ -34,7 +34,8 @@ void prepare(NibbleCudaContext* context, const CudaInput* input, const float* x,
 void matvec(NibbleCudaContext* context, const CudaWeight* weight, const float* x, int64_t ldx,
             float* y, int64_t ldy, int64_t m);
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
-          int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m);
+          int bf16, void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
+          int64_t m);
 void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const float* x, int64_t ldx,
                    int64_t m, int64_t k, float* work, void* out, int64_t ldo, float* scale);
 void multiply_codes(NibbleCudaContext* context, const CudaWeight* weight, int integers,
@@ -44,7 +45,7 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
                   const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
                   int64_t m);
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
-                   float* y, int64_t ldy, int64_t m);
+                   void* y, int64_t ldy, int y_is_bf16, int64_t m);
 double read_seconds(NibbleCudaContext* context, int64_t bytes);
 double product_seconds(NibbleCudaContext* context, int64_t n);
 

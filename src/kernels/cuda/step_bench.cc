@@ -8,21 +8,15 @@
 //
 // Calls go over caches that together are larger than the card's own (L2), as those of the layers
 // of a model are between two steps.
-#include <dlfcn.h>
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
-#include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "kernels/attention/kv_cache.h"
-#include "kernels/cuda/abi.h"
+#include "kernels/cuda/bench_card.h"
 
 namespace nibble::kernels {
 namespace {
@@ -37,116 +31,6 @@ constexpr int64_t kPageTokens = 256;
 constexpr int64_t kColdBytes = int64_t{160} << 20;  // of all that one graph reads
 
 const char* word(KvType type) { return type == KvType::kE4M3 ? "e4m3" : "f16"; }
-
-// A library's tables and a context of its own. Memory lives as long as the program.
-class Card {
- public:
-  static bool open(const char* path, Card* out) {
-    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return std::fprintf(stderr, "%s\n", dlerror()), false;
-    const auto device_of =
-        reinterpret_cast<NibbleCudaDeviceFunction>(dlsym(library, kNibbleCudaDeviceSymbol));
-    const auto kernels_of =
-        reinterpret_cast<NibbleCudaKernelsFunction>(dlsym(library, kNibbleCudaKernelsSymbol));
-    if (device_of == nullptr || kernels_of == nullptr) return false;
-    out->device_ = device_of(kNibbleCudaVersion);
-    out->kernels_ = static_cast<const CudaKernels*>(kernels_of(kNibbleCudaVersion));
-    if (out->device_ == nullptr || out->kernels_ == nullptr) {
-      return std::fprintf(stderr, "%s is of another version\n", path), false;
-    }
-    char error[512];
-    out->context_ = out->device_->open(0, error, sizeof error);
-    if (out->context_ == nullptr) return std::fprintf(stderr, "%s\n", error), false;
-    if (const char* missing = out->kernels_->missing(out->context_); missing != nullptr) {
-      return std::fprintf(stderr, "%s\n", missing), false;
-    }
-    NibbleCudaInfo info;
-    out->device_->info(0, &info, error, sizeof error);
-    out->multiprocessors_ = info.multiprocessors;
-    return true;
-  }
-
-  const CudaKernels& kernels() const { return *kernels_; }
-  NibbleCudaContext* context() const { return context_; }
-  int64_t multiprocessors() const { return multiprocessors_; }
-
-  template <class T>
-  T* place(std::span<const T> values) {
-    auto* out = static_cast<T*>(device_->allocate(context_, values.size_bytes()));
-    if (out != nullptr) device_->to_device(context_, out, values.data(), values.size_bytes());
-    return out;
-  }
-  float* floats(int64_t count) {
-    if (normal_.empty()) {
-      normal_.resize(size_t{1} << 20);
-      std::normal_distribution<float> normal;
-      for (float& v : normal_) v = normal(random_);
-    }
-    std::vector<float> values(static_cast<size_t>(count));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = normal_[i % normal_.size()];
-    return place(std::span<const float>(values));
-  }
-  void* bytes(int64_t count, KvType type) {
-    if (pool_[type == KvType::kE4M3].empty()) fill_pool(type);
-    const std::vector<uint8_t>& pool = pool_[type == KvType::kE4M3];
-    auto* out = static_cast<uint8_t*>(device_->allocate(context_, static_cast<size_t>(count)));
-    for (int64_t at = 0; out != nullptr && at < count; at += static_cast<int64_t>(pool.size())) {
-      const auto left = std::min<int64_t>(static_cast<int64_t>(pool.size()), count - at);
-      device_->to_device(context_, out + at, pool.data(), static_cast<size_t>(left));
-    }
-    return out;
-  }
-
-  // Microseconds of one of `calls` calls of body(i), which put something into the stream: the
-  // median of graphs of them all.
-  double time(int64_t calls, const std::function<void(int64_t)>& body) {
-    for (int64_t i = 0; i < calls; ++i) body(i);  // what is made the first time
-    device_->wait(context_);
-    device_->begin_recording(context_);
-    for (int64_t i = 0; i < calls; ++i) body(i);
-    void* graph = device_->end_recording(context_);
-    if (graph == nullptr) return NAN;
-    std::vector<double> times;
-    for (int i = 0; i < 7; ++i) {
-      constexpr int kInARow = 5;
-      const auto begin = std::chrono::steady_clock::now();
-      for (int j = 0; j < kInARow; ++j) device_->replay(context_, graph);
-      device_->wait(context_);
-      const std::chrono::duration<double, std::micro> took =
-          std::chrono::steady_clock::now() - begin;
-      times.push_back(took.count() / kInARow / static_cast<double>(calls));
-    }
-    device_->release_graph(context_, graph);
-    if (device_->error(context_) != nullptr) {
-      std::fprintf(stderr, "%s\n", device_->error(context_));
-      return NAN;
-    }
-    std::ranges::nth_element(times, times.begin() + 3);
-    return times[3];
-  }
-
- private:
-  void fill_pool(KvType type) {
-    std::vector<uint8_t>& pool = pool_[type == KvType::kE4M3];
-    pool.resize(size_t{16} << 20);
-    if (type == KvType::kE4M3) {  // any code but nan
-      for (uint8_t& v : pool) v = static_cast<uint8_t>((random_() % 0x70) | (random_() & 0x80));
-      return;
-    }
-    auto* halves = reinterpret_cast<uint16_t*>(pool.data());
-    for (size_t i = 0; i < pool.size() / 2; ++i) {  // 2^-3 to 2
-      halves[i] = static_cast<uint16_t>((0x3000 + random_() % 0x1000) | (random_() & 0x8000));
-    }
-  }
-
-  const NibbleCudaDevice* device_ = nullptr;
-  const CudaKernels* kernels_ = nullptr;
-  NibbleCudaContext* context_ = nullptr;
-  int64_t multiprocessors_ = 0;
-  std::mt19937 random_{1};
-  std::vector<float> normal_;
-  std::vector<uint8_t> pool_[2];
-};
 
 int64_t bytes_of(KvType type, int64_t tokens) {
   return tokens * kKvHeads * kDim * 2 * (type == KvType::kE4M3 ? 1 : 2);
@@ -231,12 +115,15 @@ struct Vectors {
             card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
             card.floats(m * kFfn)};
   }
-  void norm(Card& card, int64_t m, int bf16 = 1) const {
-    card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, delta, kHidden, x, x,
-                            kHidden, normed, kHidden, bf16, m);
+  // `add`: what the product before has not added itself.
+  void norm(Card& card, int64_t m, int bf16 = 1, bool add = true) const {
+    card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, add ? delta : nullptr,
+                            kHidden, x, x, kHidden, normed, kHidden, bf16, m);
   }
+  // Of bf16 where tokens are many.
   void activate(Card& card, int64_t m, int bf16 = 1) const {
-    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, inner, kFfn, bf16, m, kFfn);
+    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, m > 16, inner, kFfn, bf16, m,
+                            kFfn);
   }
 };
 
@@ -247,62 +134,12 @@ struct Products {
   static Products make(Card& card) {
     constexpr int64_t kOfQ = kHeads * kDim;
     constexpr int64_t kOfKv = kKvHeads * kDim;
-    return {weight(card, kOfQ, kHidden), weight(card, kOfKv, kHidden), weight(card, kOfKv, kHidden),
-            weight(card, kHidden, kOfQ), weight(card, kFfn, kHidden),  weight(card, kFfn, kHidden),
-            weight(card, kHidden, kFfn)};
-  }
-
- private:
-  static CudaWeight weight(Card& card, int64_t n, int64_t k) {
-    constexpr int64_t kGroup = 128;
-    CudaWeight out{};
-    out.n = n;
-    out.k = k;
-    out.tiles.bits = 4;
-    out.tiles.group = kGroup;
-    out.tiles.k_pad = k;
-    out.tiles.groups = k / kGroup;
-    out.tiles.codes = card.bytes(n * k / 2, KvType::kF16);
-    out.tiles.scales = card.bytes(n * k / kGroup * 2, KvType::kF16);
-    return out;
+    return {weight_in_tiles(card, 4, kOfQ, kHidden),  weight_in_tiles(card, 4, kOfKv, kHidden),
+            weight_in_tiles(card, 4, kOfKv, kHidden), weight_in_tiles(card, 4, kHidden, kOfQ),
+            weight_in_tiles(card, 4, kFfn, kHidden),  weight_in_tiles(card, 4, kFfn, kHidden),
+            weight_in_tiles(card, 4, kHidden, kFfn)};
   }
 };
-
-struct Row {
-  std::string name;
-  double floor;  // microseconds that the bytes or products take at least, or 0
-  std::vector<double> times;
-};
-
-class Table {
- public:
-  explicit Table(std::string only) : only_(std::move(only)) {}
-  bool wants(const std::string& name) const { return name.find(only_) != std::string::npos; }
-  void add(Card& card, const std::string& name, double floor, int64_t calls,
-           const std::function<void(int64_t)>& body) {
-    if (!wants(name)) return;
-    const double time = card.time(calls, body);
-    for (Row& row : rows_) {
-      if (row.name == name) return row.times.push_back(time);
-    }
-    rows_.push_back({name, floor, {time}});
-  }
-  void print() const {
-    fmt::print("{:34} {:>8} | microseconds, by library\n", "", "floor");
-    for (const Row& row : rows_) {
-      fmt::print("{:34} {:8.2f} |", row.name, row.floor);
-      for (const double t : row.times) fmt::print(" {:9.2f}", t);
-      fmt::print("\n");
-    }
-  }
-
- private:
-  std::string only_;
-  std::vector<Row> rows_;
-};
-
-constexpr double kBytesPerUs = 4.4e6;
-constexpr double kProductsPerUs = 800e6;
 
 void time_vectors(Card& card, Table& table) {
   constexpr int64_t kMany = 2048;
@@ -313,9 +150,11 @@ void time_vectors(Card& card, Table& table) {
   table.add(card, "add and norm", 0, 64, [&](int64_t) { v.norm(card, 1); });
   table.add(card, "silu(gate) * up", 0, 64, [&](int64_t) { v.activate(card, 1); });
   const Vectors many = Vectors::make(card, kMany);
+  table.add(card, "norm, 2048 tokens", kMany * kHidden * 6 / kBytesPerUs, 8,
+            [&](int64_t) { many.norm(card, kMany, 1, false); });
   table.add(card, "add and norm, 2048 tokens", kMany * kHidden * 14 / kBytesPerUs, 8,
             [&](int64_t) { many.norm(card, kMany); });
-  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 10 / kBytesPerUs, 8,
+  table.add(card, "silu(gate) * up, 2048 tokens", kMany * kFfn * 6 / kBytesPerUs, 8,
             [&](int64_t) { many.activate(card, kMany); });
   auto* bf16 = card.floats(kMany / 2 * kFfn);
   auto* work = card.floats(kMany * (kFfn + 3) + kFfn);
@@ -391,16 +230,19 @@ class Layer {
     const Products& p = products_[static_cast<size_t>(i % kLayers)];
     CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
     step.out_is_bf16 = bf16;
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    const bool many = m_ > 16;
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
     if ((what & kProducts) != 0) {
       multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
     }
     if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
-    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16);
+    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16, kAdded);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
+    if ((what & kProducts) != 0) {
+      multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16, kBf16);
+    }
     if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
+    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16, kAdded);
   }
 
   static constexpr int64_t kLayers = 4;
@@ -408,8 +250,10 @@ class Layer {
   static constexpr double kSums = 2 * 218103808.;  // a token
 
  private:
+  // What many tokens' products make of y.
+  enum Y { kF32, kBf16, kAdded };
   void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
-                const void* x, int bf16) {
+                const void* x, int bf16, Y how = kF32) {
     std::vector<int64_t> ldy;
     for (const CudaWeight* w : weights) ldy.push_back(w->n);
     const int64_t k = weights[0]->k;
@@ -418,7 +262,8 @@ class Layer {
                                           static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i], m_);
+      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i],
+                           how == kBf16, how == kAdded, m_);
     }
   }
 

@@ -37,14 +37,14 @@ class CublasLt {
 
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  // (n, m, k, ldx, ldp, ldy, In, alignment of x, of y)
-  using Shape = std::array<int64_t, 9>;
+  // (n, m, k, ldx, ldp, ldy, In, alignment of x, of y, Out)
+  using Shape = std::array<int64_t, 10>;
   std::map<Shape, std::optional<cublasLtMatmulAlgo_t>> algorithms;  // nothing: there is none
 };
 
 namespace cuda {
 
-// What both factors are. Of 32 bits: y, which is s32 for s8 and else f32.
+// What both factors are.
 enum class In : int64_t {
   kF32,
   kBf16,
@@ -52,6 +52,9 @@ enum class In : int64_t {
   kE4M3Scaled,  // each number of y is multiplied by a scale of its row and one of its column
   kS8,
 };
+
+// What y is: of 32 bits, s32 for s8 and else f32; and whether the product is added to it.
+enum class Out : int64_t { k32Bits, kAddedF32, kBf16 };
 
 // For kE4M3Scaled: (n) of the panel's rows, (m) of x's.
 struct OuterScales {

@@ -64,12 +64,13 @@ cudaDataType_t type_of(In in) {
 struct Product {
   Product(CublasLt& library, const CublasLt::Shape& shape, const OuterScales& scales)
       : lt(library) {
-    const auto [n, m, k, ldx, ldp, ldy, kind, of_x, of_y] = shape;
+    const auto [n, m, k, ldx, ldp, ldy, kind, of_x, of_y, kind_out] = shape;
     const cudaDataType_t in = type_of(static_cast<In>(kind));
     const bool integers = in == CUDA_R_8I;
-    const cudaDataType_t out = integers ? CUDA_R_32I : CUDA_R_32F;
+    const cudaDataType_t of_sums = integers ? CUDA_R_32I : CUDA_R_32F;
+    const cudaDataType_t out = static_cast<Out>(kind_out) == Out::kBf16 ? CUDA_R_16BF : of_sums;
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    fine = lt.desc_create(&desc, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F, out) ==
+    fine = lt.desc_create(&desc, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F, of_sums) ==
                CUBLAS_STATUS_SUCCESS &&
            set(CUBLASLT_MATMUL_DESC_TRANSA, transposed) &&
            lt.layout_create(&a, in, static_cast<uint64_t>(k), static_cast<uint64_t>(n), ldp) ==
@@ -151,10 +152,12 @@ bool multiply(CublasLt& lt, cudaStream_t stream, const CublasLt::Shape& shape, c
   const float one = 1;
   const int32_t integer_one = 1;
   const int32_t none = 0;  // of either type
+  const bool add = static_cast<Out>(shape[9]) == Out::kAddedF32;
   return lt.matmul(lt.handle, product.desc,
                    integers ? static_cast<const void*>(&integer_one) : &one, panel, product.a, x,
-                   product.b, &none, y, product.c, y, product.c, algorithm, lt.workspace,
-                   CublasLt::kWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
+                   product.b, add ? static_cast<const void*>(&one) : &none, y, product.c, y,
+                   product.c, algorithm, lt.workspace, CublasLt::kWorkspace,
+                   stream) == CUBLAS_STATUS_SUCCESS;
 }
 
 namespace {
@@ -216,7 +219,8 @@ const char* missing(NibbleCudaContext* context) {
 }
 
 void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
-          int bf16, void* panel, int64_t panel_bytes, float* y, int64_t ldy, int64_t m) {
+          int bf16, void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
+          int64_t m) {
   const bool tiles = weight->tiles.bits != 0;
   const int64_t ldp = tiles ? weight->tiles.k_pad : (weight->k + 31) / 32 * 32;
   const int64_t row_bytes = ldp * (bf16 != 0 ? 2 : 4);
@@ -229,9 +233,13 @@ void gemm(NibbleCudaContext* context, const CudaWeight* weight, const void* x, i
     } else {
       dequantize(context, *weight, first, rows, panel, ldp, bf16 != 0);
     }
-    float* to = y + first;
+    char* to = static_cast<char*>(y) + first * (y_is_bf16 != 0 ? 2 : 4);
     const auto in = static_cast<int64_t>(bf16 != 0 ? In::kBf16 : In::kF32);
-    const CublasLt::Shape shape = {rows, m, ldp, ldx, ldp, ldy, in, alignment(x), alignment(to)};
+    const auto out = static_cast<int64_t>(y_is_bf16 != 0 ? Out::kBf16
+                                          : add != 0     ? Out::kAddedF32
+                                                         : Out::k32Bits);
+    const CublasLt::Shape shape = {rows, m,  ldp,          ldx,           ldp,
+                                   ldy,  in, alignment(x), alignment(to), out};
     if (!multiply(*context->cublas, context->enter(), shape, panel, x, to)) {
       context->note("cuBLASLt", "a product was refused");
     }
@@ -312,7 +320,8 @@ double product_seconds(NibbleCudaContext* context, int64_t n) {
   fill_bf16<<<blocks_for(2 * n * n), kThreads, 0, context->stream>>>(
       reinterpret_cast<uint16_t*>(memory), 2 * n * n);
   const auto bf16 = static_cast<int64_t>(In::kBf16);
-  const CublasLt::Shape shape = {n, n, n, n, n, n, bf16, 256, 256};
+  const auto f32 = static_cast<int64_t>(Out::k32Bits);
+  const CublasLt::Shape shape = {n, n, n, n, n, n, bf16, 256, 256, f32};
   bool fine = true;
   const double seconds = best_seconds(context, [&] {
     fine = fine && multiply(*context->cublas, context->stream, shape, memory, memory + 2 * square,

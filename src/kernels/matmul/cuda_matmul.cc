@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/plan.h"
@@ -95,6 +96,10 @@ struct Input {
 };
 
 struct Job {
+  Job() = default;
+  Job(const PackedWeight& weight, int64_t m)
+      : packed(weight.cuda.get()), path(path_of(kernel_for(weight.choice, m))) {}
+
   const CudaPacked* packed = nullptr;
   Path path = kCodes;
   bool x_is_f32 = false;  // of kFew: as the layers have it
@@ -121,6 +126,8 @@ struct Job {
   bool takes_bf16() const {
     return bf16() && !changes_x() && packed->weight.k == k_pad() && k_pad() % 8 == 0;
   }
+  bool writes_bf16() const { return is_many(path) || path == kPanelBf16; }
+  bool adds() const { return path == kPanelBf16 || path == kPanelF32; }
   // One launch saved: the kernel for few tokens rounds x itself.
   bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
     constexpr int64_t kMost = 4;
@@ -166,30 +173,32 @@ Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int
 }
 
 // y is where the sums go, if it can be read there four at a time.
-void run_codes(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
+void run_codes(device::Cuda& cuda, const Job& job, const RowsTarget& target, int64_t m) {
   const CudaWeight& weight = job.packed->weight;
-  void* sum = target.y;
+  float* y = target.y.f32();
+  void* sum = y;
   int64_t lds = target.ldy;
   if (lds % 4 != 0 || reinterpret_cast<uintptr_t>(sum) % 16 != 0) {
     lds = weight.n;
     sum = cuda.scratch(kPanelSlot, static_cast<size_t>(m * lds) * sizeof(float));
   }
   cuda.kernels().multiply_codes(cuda.context(), &weight, job.path == kS8, job.x.data, job.x.ld,
-                                job.x.scale, job.packed->row_scale, sum, lds, target.y, target.ldy,
-                                m);
+                                job.x.scale, job.packed->row_scale, sum, lds, y, target.ldy, m);
 }
 
-void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t m) {
+void run(device::Cuda& cuda, const Job& job, const RowsTarget& target, int64_t m) {
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
+  const bool y_is_bf16 = target.y.held == Held::kBf16;
+  NIBBLE_CHECK((!y_is_bf16 || job.writes_bf16()) && (!target.add || job.adds()));
   if (job.codes()) return run_codes(cuda, job, target, m);
   if (is_many(job.path)) {
-    return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y,
-                                 target.ldy, m);
+    return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y.data,
+                                 target.ldy, y_is_bf16, m);
   }
   if (job.path == kCodes) {
     kernels.matvec(cuda.context(), &weight, static_cast<const float*>(job.x.data), job.x.ld,
-                   target.y, target.ldy, m);
+                   target.y.f32(), target.ldy, m);
     return;
   }
   constexpr int64_t kLeastRows = 64;
@@ -197,19 +206,20 @@ void run(device::Cuda& cuda, const Job& job, const MatmulTarget& target, int64_t
   const int64_t whole = (weight.n + kLeastRows - 1) / kLeastRows * kLeastRows * row_bytes;
   const int64_t bytes = std::max(std::min(whole, kPanelMost), kLeastRows * row_bytes);
   std::byte* panel = cuda.scratch(kPanelSlot, static_cast<size_t>(bytes));
-  kernels.gemm(cuda.context(), &weight, job.x.data, job.x.ld, job.bf16(), panel, bytes, target.y,
-               target.ldy, m);
+  kernels.gemm(cuda.context(), &weight, job.x.data, job.x.ld, job.bf16(), panel, bytes,
+               target.y.data, target.ldy, y_is_bf16, target.add, m);
 }
 
 // Those of the jobs for few tokens that read the same x in the same way are one launch.
-void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const MatmulTarget> targets,
+void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const RowsTarget> targets,
              int64_t m) {
   const CudaWeight* weights[kMostTargets];
   float* y[kMostTargets];
   int64_t ldy[kMostTargets];
   for (size_t i = 0; i < jobs.size(); ++i) {
     weights[i] = &jobs[i].packed->weight;
-    y[i] = targets[i].y;
+    NIBBLE_CHECK(!targets[i].add);
+    y[i] = targets[i].y.f32();
     ldy[i] = targets[i].ldy;
   }
   cuda.kernels().multiply_few(cuda.context(), weights, y, ldy, static_cast<int>(jobs.size()),
@@ -278,31 +288,44 @@ Held held_for(const device::Stream& stream, std::span<const PackedWeight* const>
               int64_t m) {
   if (stream.shared_cuda() == nullptr) return Held::kF32;
   const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
-    Job job;
-    job.packed = weight->cuda.get();
-    job.path = path_of(kernel_for(weight->choice, m));
-    return job.takes_bf16();
+    return Job(*weight, m).takes_bf16();
   });
   return all ? Held::kBf16 : Held::kF32;
 }
 
-void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x, int64_t ldx,
-            int64_t m) {
-  if (m == 0) return;
-  if (x.held == Held::kF32) return matmul(stream, targets, x.f32(), ldx, m);
-  NIBBLE_CHECK(stream.cuda() != nullptr);
-  matmul_on_cuda(stream, targets, x, ldx, m);
+Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights,
+             int64_t m) {
+  if (stream.shared_cuda() == nullptr) return Held::kF32;
+  const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
+    return Job(*weight, m).writes_bf16();
+  });
+  return all ? Held::kBf16 : Held::kF32;
 }
 
-void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x,
+bool can_add(const device::Stream& stream, const PackedWeight& weight, int64_t m) {
+  return stream.shared_cuda() != nullptr && Job(weight, m).adds();
+}
+
+void matmul(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x, int64_t ldx,
+            int64_t m) {
+  if (m == 0) return;
+  if (stream.cuda() != nullptr) return matmul_on_cuda(stream, targets, x, ldx, m);
+  std::vector<MatmulTarget> floats;
+  for (const RowsTarget& t : targets) {
+    NIBBLE_CHECK(!t.add);
+    floats.push_back({t.weight, t.y.f32(), t.ldy});
+  }
+  matmul(stream, floats, x.f32(), ldx, m);
+}
+
+void matmul_on_cuda(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x,
                     int64_t ldx, int64_t m) {
   NIBBLE_CHECK(targets.size() <= kMostTargets);
   device::Cuda& cuda = *stream.cuda();
   Job jobs[kMostTargets];
   for (size_t i = 0; i < targets.size(); ++i) {
     Job& job = jobs[i];
-    job.packed = targets[i].weight->cuda.get();
-    job.path = path_of(kernel_for(targets[i].weight->choice, m));
+    job = Job(*targets[i].weight, m);
     if (x.held == Held::kBf16) {
       NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
       job.x = {x.data, ldx};

@@ -113,13 +113,14 @@ void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, 
 }
 
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
-                   float* y, int64_t ldy, int64_t m) {
+                   void* y, int64_t ldy, int y_is_bf16, int64_t m) {
   W4Args args = args_of(*weight);
   args.x = static_cast<const __nv_bfloat16*>(x);
   args.ldx = ldx;
   args.m = static_cast<int>(m);
   args.y = y;
   args.ldy = ldy;
+  args.y_is_bf16 = y_is_bf16 != 0;
   args.workspace = context->tile_work;
   args.stream = context->enter();
   context->note("multiply_many", launch_w4_wgmma(args, choose_w4(args, context->multiprocessors)));

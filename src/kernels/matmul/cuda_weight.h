@@ -19,7 +19,7 @@
 #include "device/memory.h"
 #include "kernels/cuda/abi.h"
 #include "kernels/matmul/kernel.h"
-#include "kernels/rows.h"
+#include "kernels/matmul/rows.h"
 
 namespace nibble::kernels {
 
@@ -73,7 +73,7 @@ std::string joined(const std::vector<Refusal>& refusals);
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels);
 
 const Kernel& kernel_for(const Choice& choice, int64_t m);
-void matmul_on_cuda(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x,
+void matmul_on_cuda(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x,
                     int64_t ldx, int64_t m);
 
 }  // namespace nibble::kernels

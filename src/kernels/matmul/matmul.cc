@@ -111,7 +111,11 @@ const Kernel& kernel_for(const Choice& choice, int64_t m) {
 void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, const float* x,
             int64_t ldx, int64_t m) {
   if (m == 0) return;
-  if (stream.cuda() != nullptr) return matmul_on_cuda(stream, targets, x, ldx, m);
+  if (stream.cuda() != nullptr) {
+    std::vector<RowsTarget> rows;
+    for (const MatmulTarget& t : targets) rows.push_back({t.weight, t.y, t.ldy});
+    return matmul_on_cuda(stream, rows, x, ldx, m);
+  }
   for (size_t i = 0; i < targets.size(); i += kMostPreparations) {
     run_batch(stream, targets.subspan(i, std::min<size_t>(kMostPreparations, targets.size() - i)),
               x, ldx, m);

@@ -1,4 +1,4 @@
-// matmul() of rows that the operation before it holds as the products read them.
+// matmul() between operations that hold rows in other ways than f32.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,24 @@ namespace nibble::kernels {
 Held held_for(const device::Stream& stream, std::span<const PackedWeight* const> weights,
               int64_t m);
 
+// How m rows are best held that these products write: not f32 where they round their inputs to bf16
+// and their results are many bytes. For an operation between that reads both, and whose results are
+// rounded as well. Always f32 on a CPU.
+Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights, int64_t m);
+
+// Whether this product of m rows can add to f32 in the same time as it would write them.
+bool can_add(const device::Stream& stream, const PackedWeight& weight, int64_t m);
+
+// y = x W^T, held as f32 or as held_by says for all of the weights; or, where can_add, y += x W^T.
+struct RowsTarget {
+  const PackedWeight* weight;
+  Rows y;
+  int64_t ldy;
+  bool add = false;
+};
+
 // matmul.h's; x is held as held_for says for all of the weights, or f32.
-void matmul(device::Stream& stream, std::span<const MatmulTarget> targets, ConstRows x, int64_t ldx,
+void matmul(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x, int64_t ldx,
             int64_t m);
 
 }  // namespace nibble::kernels

@@ -28,31 +28,47 @@ __device__ inline float turned(const CudaStep& step, int64_t token, const float*
   return second ? fmaf(u, a.y, v * a.x) : fmaf(-v, a.y, u * a.x);
 }
 
-// Elements d to d + 3 of a head of a token; d is a multiple of 4, x is aligned.
+// Four neighbours of a head from element d on, a multiple of 4, in parts: whoever turns many asks
+// for all that is to be loaded first. These functions are for rotary_dim % 8 == 0 and d <
+// rotary_dim.
+struct Angles4 {
+  float4 cos;
+  float4 sin;
+};
+__device__ inline Angles4 angles_4(const CudaStep& step, int64_t token, int d) {
+  const int rotary = static_cast<int>(step.rotary_dim);
+  const int stride = step.neighbours != 0 ? rotary : rotary / 2;
+  const int64_t at = token * stride + (d >= stride ? d - stride : d);
+  return {*reinterpret_cast<const float4*>(step.cos + at),
+          *reinterpret_cast<const float4*>(step.sin + at)};
+}
+// Where the four begin that these are turned with.
+__device__ inline int partner_4(const CudaStep& step, int d) {
+  const int half = static_cast<int>(step.rotary_dim / 2);
+  return step.neighbours != 0 ? d : d >= half ? d - half : d + half;
+}
+__device__ inline float4 turned_4(const CudaStep& step, int d, float4 own, float4 other,
+                                  const Angles4& angles) {
+  const bool neighbours = step.neighbours != 0;  // then sin is -s, +s
+  const float sign = neighbours || d >= static_cast<int>(step.rotary_dim / 2) ? 1.0f : -1.0f;
+  const float4 with = neighbours ? float4{own.y, own.x, own.w, own.z} : other;
+  const float4 c = angles.cos;
+  const float4 s = angles.sin;
+  return {fmaf(sign * with.x, s.x, own.x * c.x), fmaf(sign * with.y, s.y, own.y * c.y),
+          fmaf(sign * with.z, s.z, own.z * c.z), fmaf(sign * with.w, s.w, own.w * c.w)};
+}
+
+// Elements d to d + 3 of a head of a token, of any rotary_dim; x is aligned.
 __device__ inline float4 turned_4(const CudaStep& step, int64_t token, const float* x, int d) {
   const auto four = [](const float* from) { return *reinterpret_cast<const float4*>(from); };
   const int rotary = static_cast<int>(step.rotary_dim);
-  const int half = rotary / 2;
   const float4 own = four(x + d);
   if (d >= rotary) return own;
   if (rotary % 8 != 0) {
     return {turned(step, token, x, d), turned(step, token, x, d + 1), turned(step, token, x, d + 2),
             turned(step, token, x, d + 3)};
   }
-  if (step.neighbours != 0) {
-    const float4 c = four(step.cos + token * rotary + d);
-    const float4 s = four(step.sin + token * rotary + d);  // -s, +s
-    return {fmaf(own.y, s.x, own.x * c.x), fmaf(own.x, s.y, own.y * c.y),
-            fmaf(own.w, s.z, own.z * c.z), fmaf(own.z, s.w, own.w * c.w)};
-  }
-  const bool second = d >= half;
-  const int pair = second ? d - half : d;
-  const float4 other = four(x + (second ? pair : pair + half));
-  const float4 c = four(step.cos + token * half + pair);
-  const float4 s = four(step.sin + token * half + pair);
-  const float sign = second ? 1.0f : -1.0f;
-  return {fmaf(sign * other.x, s.x, own.x * c.x), fmaf(sign * other.y, s.y, own.y * c.y),
-          fmaf(sign * other.z, s.z, own.z * c.z), fmaf(sign * other.w, s.w, own.w * c.w)};
+  return turned_4(step, d, own, four(x + partner_4(step, d)), angles_4(step, token, d));
 }
 
 // A warp turns a head in place.

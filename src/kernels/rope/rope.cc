@@ -216,7 +216,8 @@ std::vector<double> Rope::frequencies(int64_t length) const {
   return short_frequencies_;
 }
 
-void Rope::fill(int64_t position, int64_t m, int64_t length, RopeRows* rows) const {
+void Rope::fill(device::ThreadPool& pool, int64_t position, int64_t m, int64_t length,
+                RopeRows* rows) const {
   NIBBLE_CHECK(position >= 0 && m >= 0);
   const std::vector<double> f = frequencies(length);
   const size_t pairs = f.size();
@@ -227,7 +228,7 @@ void Rope::fill(int64_t position, int64_t m, int64_t length, RopeRows* rows) con
   const size_t width = halves ? pairs : 2 * pairs;
   rows->cos.resize(static_cast<size_t>(m) * width);
   rows->sin.resize(static_cast<size_t>(m) * width);
-  for (int64_t t = 0; t < m; ++t) {
+  const auto fill_row = [&](int64_t t) {
     float* cos = rows->cos.data() + static_cast<size_t>(t) * width;
     float* sin = rows->sin.data() + static_cast<size_t>(t) * width;
     for (size_t i = 0; i < pairs; ++i) {
@@ -243,7 +244,13 @@ void Rope::fill(int64_t position, int64_t m, int64_t length, RopeRows* rows) con
         sin[2 * i + 1] = s;
       }
     }
-  }
+  };
+  // 13 ns a pair: of 2048 positions one thread makes in 1.6 ms what a card waits for.
+  constexpr int64_t kPairsTogether = 2048;
+  const int64_t together = std::max<int64_t>(1, kPairsTogether / static_cast<int64_t>(pairs + 1));
+  pool.parallel_for(m, together, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) fill_row(t);
+  });
 }
 
 void rotate(device::Stream& stream, const Ops& ops, const RopeRows& rows, float* x, int64_t ldx,

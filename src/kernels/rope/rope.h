@@ -86,7 +86,8 @@ class Rope {
   double attention_factor() const { return attention_factor_; }
 
   // Fills `rows` for positions [position, position + m); reuses its memory.
-  void fill(int64_t position, int64_t m, int64_t length, RopeRows* rows) const;
+  void fill(device::ThreadPool& pool, int64_t position, int64_t m, int64_t length,
+            RopeRows* rows) const;
 
   const RopeConfig& config() const { return config_; }
 

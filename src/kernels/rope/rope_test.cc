@@ -84,6 +84,21 @@ TEST(rope, frequencies_are_those_of_transformers) {
   }
 }
 
+TEST(rope, threads_share_the_rows) {
+  RopeConfig c;
+  c.head_dim = c.rotary_dim = 64;
+  const auto rope = Rope::create(c);
+  ASSERT_TRUE(rope);
+  device::ThreadPool one(1);
+  device::ThreadPool four(4);
+  RopeRows want, got;
+  rope->fill(one, 5, 501, 506, &want);
+  rope->fill(four, 5, 501, 506, &got);
+  EXPECT_EQ(got.cos, want.cos);
+  EXPECT_EQ(got.sin, want.sin);
+  EXPECT_EQ(want.cos[500 * 32 + 1], static_cast<float>(std::cos(505 * rope->frequencies(506)[1])));
+}
+
 TEST(rope, rows_hold_cos_and_sin_of_position_times_frequency) {
   for (PairOrder order : {PairOrder::kHalves, PairOrder::kNeighbours}) {
     RopeConfig c;
@@ -93,7 +108,8 @@ TEST(rope, rows_hold_cos_and_sin_of_position_times_frequency) {
     const auto rope = Rope::create(c);
     ASSERT_TRUE(rope);
     RopeRows rows;
-    rope->fill(100000, 3, 100003, &rows);
+    device::ThreadPool pool(1);
+    rope->fill(pool, 100000, 3, 100003, &rows);
     EXPECT_EQ(rows.m, 3);
     EXPECT_EQ(rows.rotary_dim, 6);
     for (int t = 0; t < 3; ++t) {
@@ -181,7 +197,7 @@ TEST_P(rotation, both_orders_turn_pairs_and_leave_the_rest) {
       const int64_t heads = 3;
       const int64_t ld = heads * c.head_dim + 1;
       RopeRows rows;
-      rope->fill(37, m, 42, &rows);
+      rope->fill(stream_.pool(), 37, m, 42, &rows);
       const auto x = normal_floats(static_cast<size_t>(m * ld), 11);
       auto fast = x;
       auto plain = x;
@@ -227,9 +243,9 @@ TEST_P(rotation, scores_depend_on_the_distance_alone) {
     auto a = q;
     auto b = k;
     RopeRows rows;
-    rope->fill(at_q, 1, 1, &rows);
+    rope->fill(stream_.pool(), at_q, 1, 1, &rows);
     rotate(stream_, ops_, rows, a.data(), 64, 1, 64);
-    rope->fill(at_k, 1, 1, &rows);
+    rope->fill(stream_.pool(), at_k, 1, 1, &rows);
     rotate(stream_, ops_, rows, b.data(), 64, 1, 64);
     double s = 0;
     for (size_t i = 0; i < 64; ++i) s += static_cast<double>(a[i]) * b[i];
