@@ -65,6 +65,10 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, 
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
+// Into the cache of the card alone.
+__device__ inline void prefetch_bulk(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 __device__ inline void copy_tile(uint32_t to, const CUtensorMap* map, int column, int row,
                                  uint32_t barrier, uint64_t policy) {
   asm volatile(

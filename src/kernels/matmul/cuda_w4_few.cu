@@ -13,25 +13,50 @@ int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
 int units_of(const W4Args& w) { return round_up(w.k, kUnit) / kUnit; }
 
+// Scales of a row and unit.
+int scale_rows_of(const W4Args& w) {
+  if (w.group == 32) return 4;
+  return w.group % kUnit == 0 || w.group >= w.k ? 1 : 2;
+}
+
+// Whether there are shapes with 64 rows a warp, or such ones alone. With more than 8 tokens and
+// several scales they would want more registers than there are.
+bool can_be_wide(const W4Few& args) {
+  const W4Args& w = args.weights[0];
+  return w.bits == 4 && (args.m <= 8 || scale_rows_of(w) == 1);
+}
+bool must_be_wide(const W4Few& args) { return args.weights[0].bits == 4 && args.x_is_f32; }
+
 // call.operator()<Shape>() for what the weights are and the tokens need.
 template <class Call>
-auto with_shape(const W4Few& args, const Call& call) {
+auto with_shape(const W4Few& args, bool wide, const Call& call) {
   const W4Args& w = args.weights[0];
   const auto with_rest = [&]<int kBits, int kScaleRows, bool kZeros>() {
-    if (args.m > 8) {
-      return call.template operator()<Shape<kBits, 2, kScaleRows, kZeros, __nv_bfloat16>>();
+    using B = __nv_bfloat16;
+    if (args.x_is_f32) {
+      constexpr int kTiles = kBits == 4 ? 4 : 2;
+      return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, float, kTiles>>();
     }
-    if (!args.x_is_f32) {
-      return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, __nv_bfloat16>>();
+    if constexpr (kBits == 4) {
+      if (wide && args.m <= 8) {
+        return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, B, 4>>();
+      }
+      if constexpr (kScaleRows == 1) {
+        if (wide) return call.template operator()<Shape<kBits, 2, kScaleRows, kZeros, B, 4>>();
+      }
     }
-    return call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, float>>();
+    return args.m <= 8 ? call.template operator()<Shape<kBits, 1, kScaleRows, kZeros, B, 2>>()
+                       : call.template operator()<Shape<kBits, 2, kScaleRows, kZeros, B, 2>>();
   };
   const auto with_scales = [&]<int kBits, bool kZeros>() {
-    if (w.group == 32) return with_rest.template operator()<kBits, 4, kZeros>();
-    if (w.group % kUnit == 0 || w.group >= w.k) {
-      return with_rest.template operator()<kBits, 1, kZeros>();
+    switch (scale_rows_of(w)) {
+      case 1:
+        return with_rest.template operator()<kBits, 1, kZeros>();
+      case 2:
+        return with_rest.template operator()<kBits, 2, kZeros>();
+      default:
+        return with_rest.template operator()<kBits, 4, kZeros>();
     }
-    return with_rest.template operator()<kBits, 2, kZeros>();
   };
   if (w.bits == 8) return with_scales.template operator()<8, false>();
   return w.zeros != nullptr ? with_scales.template operator()<4, true>()
@@ -43,6 +68,8 @@ int strips_of(const W4Few& args) {
   for (int i = 0; i < args.count; ++i) out += round_up(args.weights[i].n, kStrip) / kStrip;
   return out;
 }
+
+constexpr int kAhead = 64 << 10;  // bytes of codes beyond the ring
 
 // Of a device, asked once.
 constexpr int kMostDevices = 64;
@@ -105,6 +132,8 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   w.ranks = plan.ranks;
   w.log_ranks = std::countr_zero(static_cast<unsigned>(plan.ranks));
   w.stages = plan.stages;
+  w.early = plan.early;
+  w.ahead = kAhead + (plan.stages - plan.early) * S::kCodeBytes;
   w.scales_are_bf16 = first.scales_are_bf16;
   w.y_is_bf16 = first.y_is_bf16;
   const int bytes = memory_of<S>(w.m, w.slice, w.ranks, w.stages).bytes;
@@ -128,8 +157,10 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   int most = 0;
   error = clusters_at_once<S>(device, config, plan.ranks, most);
   if (error != cudaSuccess) return error;
-  w.clusters = static_cast<unsigned>(std::min(most, w.strips()));
-  config.gridDim = w.clusters * static_cast<unsigned>(plan.ranks);
+  const int clusters = std::min(most, w.strips());
+  w.strips_each = w.strips() / clusters;
+  w.strips_more = w.strips() % clusters;
+  config.gridDim = static_cast<unsigned>(clusters * plan.ranks);
   return cudaLaunchKernelEx(&config, few_tokens<S>, w);
 }
 
@@ -140,38 +171,51 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
   // beside them, reading codes and x, an exchange of sums between 2, 4 and 8 ranks.
   const int bits = args.weights[0].bits;
   const bool many = args.m > 8;
-  const double of_stage = bits == 4 ? (many ? 1.1 : 0.8) : (many ? 0.9 : 0.7);
-  const double of_strip = 0.1 + 0.01 * args.m;
+  const double of_strip = 0.05 + 0.02 * args.m;
   constexpr double kReadBytes = 4.45e6;
-  constexpr double kXBytes = 45e3;
-  constexpr double kExchange[] = {0, 0.3, 1, 1.5};
-  constexpr int kReadingBlocks = 110;  // fewer do not read as fast as memory can
+  constexpr double kXBytes = 25e3;
+  constexpr double kExchange[2][4] = {{0, 0.9, 0.9, 1.1}, {0, 0.3, 1, 1.5}};
+  constexpr double kNotBeside = 0.15;
+  constexpr double kNotWhole = 0.2;  // of a last round that not all blocks have; others then begin
   const int units = units_of(args.weights[0]);
   const int strips = strips_of(args);
   const double read = strips * 64.0 * units * kUnit * (bits + 0.125) / 8 / kReadBytes;
   W4FewPlan best;
   double best_time = 0;
-  for (int log = 0; log < 4; ++log) {
-    const int ranks = 1 << log;
-    const int slice = (units + ranks - 1) / ranks;
-    if (slice * (ranks - 1) >= units) break;
-    // Not all multiprocessors are in some cluster of four.
-    const int blocks = ranks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
-    const int clusters = std::min(std::max(blocks / ranks, 1), strips);
-    const int rounds = (strips + clusters - 1) / clusters;
-    const int stages = with_shape(args, [&]<class S>() {
-      // More would be read too early: where a block has one strip, the kernel before still reads.
-      const int most = rounds == 1 ? 2 : bits == 4 ? 4 : 6;
-      const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
-      return std::min(left / (S::kStageBytes + 16), most);
-    });
-    if (stages < 2) continue;
-    const int strip_stages = (slice * bits + 31) / 32;
-    double time = std::max(read * std::max(1.0, double{kReadingBlocks} / (clusters * ranks)),
-                           rounds * (strip_stages * of_stage + of_strip));
-    if (stages == 2 && rounds > 1) time *= 1.1;
-    time += args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes + kExchange[log];
-    if (best.ranks == 0 || time < best_time) best = {ranks, stages}, best_time = time;
+  for (const bool wide : {true, false}) {
+    if (wide ? !can_be_wide(args) : must_be_wide(args)) continue;
+    const double of_stage = bits == 8 ? (many ? 0.9 : 0.7)
+                            : wide    ? (many ? 1.0 : 0.6 + 0.03 * args.m)
+                                      : (many ? 0.92 : 0.66 + 0.01 * args.m);
+    const double more = bits == 8 || wide ? 0 : 0.2;
+    for (int log = 0; log < 4; ++log) {
+      const int ranks = 1 << log;
+      const int slice = (units + ranks - 1) / ranks;
+      if (slice * (ranks - 1) >= units) break;
+      // Not all multiprocessors are in some cluster of four.
+      const int blocks = ranks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
+      const int clusters = std::min(std::max(blocks / ranks, 1), strips);
+      const int strip_stages = (slice * bits + 31) / 32;
+      const double rounds = static_cast<double>(strips) / clusters;
+      const int whole_rounds = (strips + clusters - 1) / clusters;
+      const int stages = with_shape(args, wide, [&]<class S>() {
+        const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
+        return std::min(
+            {left / (S::kStageBytes + 16), 6, std::max(whole_rounds * strip_stages, 2)});
+      });
+      if (stages < 2) continue;
+      const double reading = ranks > 2 ? 1.05 * read : read;
+      const double products = rounds * (strip_stages * of_stage + of_strip);
+      double time = std::max(reading, products) + kNotBeside * std::min(reading, products);
+      time *= 1 + kNotWhole * (whole_rounds / rounds - 1);
+      if (stages == 2 && whole_rounds > 1) time *= 1.05;
+      time += more + args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes +
+              kExchange[bits == 8][log];
+      if (best.ranks != 0 && time >= best_time) continue;
+      // More of the ring would be in the way of x.
+      best = {ranks, stages, args.m > 4 ? std::min(stages, 2) : stages, wide};
+      best_time = time;
+    }
   }
   return best;
 }
@@ -179,10 +223,12 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
 cudaError_t launch_w4_few(const W4Few& args, const W4FewPlan& plan, int multiprocessors) {
   const W4Args& w = args.weights[0];
   const int most = args.x_is_f32 ? kFewTokensF32 : kFewTokens;
-  if (plan.ranks == 0 || args.m < 1 || args.m > most || (w.bits == 8 && w.zeros != nullptr)) {
+  if (plan.ranks == 0 || plan.early < 1 || plan.early > plan.stages || args.m < 1 ||
+      args.m > most || (w.bits == 8 && w.zeros != nullptr)) {
     return cudaErrorInvalidValue;
   }
-  return with_shape(args, [&]<class S>() { return launch<S>(args, plan, multiprocessors); });
+  return with_shape(args, plan.wide,
+                    [&]<class S>() { return launch<S>(args, plan, multiprocessors); });
 }
 
 }  // namespace nibble::kernels::cuda

@@ -28,6 +28,8 @@ constexpr int kFewTokensF32 = 8;
 struct W4FewPlan {
   int ranks = 0;  // 1, 2, 4, 8; 0: does not fit
   int stages = 0;
+  int early = 0;      // of these, copied before the kernel before this one has ended
+  bool wide = false;  // a warp has 64 rows, not 32
 };
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors);
 

@@ -5,10 +5,13 @@
 // in shared memory for good, so that x is read once a block. In a block
 //
 //   1 producer warp    copies stages of codes and scales into a ring (bulk copies, a barrier each);
-//                      it does not wait for the kernel before this one, codes do not change
-//   consumer warps     two share a unit of 128 inputs, two row tiles of 16 each; kSplit units at a
-//                      time: codes become bf16 in registers (mma.m16n8k16), sums are f32 and are
-//                      scaled once a unit, or once 32 or 64 inputs
+//                      it does not wait for the kernel before this one, codes do not change. Some
+//                      more of them it puts into the card's cache, so that memory works while that
+//                      kernel ends and x comes
+//   consumer warps     load x; then one has a unit of 128 inputs, or two share it, with two row
+//                      tiles of 16 each; kSplit units at a time: codes become bf16 in registers
+//                      (mma.m16n8k16), sums are f32 and are scaled once a unit, or once 32 or 64
+//                      inputs
 //   3 or 4             add what the consumers of a strip leave in shared memory, send other ranks
 //     reducer warps    their rows, add what these sent and write y, while the consumers are at the
 //                      next strip
@@ -41,6 +44,18 @@ __device__ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
 }
+template <int kCount>
+__device__ void load_words(uint32_t (&v)[kCount], const uint8_t* from) {
+  if constexpr (kCount == 4) {
+    const auto all = *reinterpret_cast<const uint4*>(from);
+    v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+  } else if constexpr (kCount == 2) {
+    const auto all = *reinterpret_cast<const uint2*>(from);
+    v[0] = all.x, v[1] = all.y;
+  } else {
+    v[0] = *reinterpret_cast<const uint32_t*>(from);
+  }
+}
 __device__ inline uint32_t at_rank(uint32_t address, int rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -57,15 +72,41 @@ __device__ inline void send(uint32_t to, uint32_t barrier, const float (&v)[4]) 
 }
 
 struct Barriers {
-  uint32_t full, empty, summed, sums_read, received, x;  // addresses of the first of each
+  uint32_t full, empty, sums_read, received;  // addresses of the first of each
   __device__ Barriers(uint32_t at, int stages)
       : full(at),
         empty(full + 8 * stages),
-        summed(empty + 8 * stages),
-        sums_read(summed + 8),
-        received(sums_read + 8),
-        x(received + 8 * kExchanges) {}
+        sums_read(empty + 8 * stages),
+        received(sums_read + 8) {}
 };
+
+// The named barriers of a block, beside 0, which tells that the others are made: of the reducers;
+// of consumers and reducers, where sums are handed over; of consumers, where x is.
+constexpr int kReducersSync = 1;
+constexpr int kSummedSync = 2;
+constexpr int kInputsSync = 3;
+
+// Into the card's cache: w.ahead bytes of codes from unit u of a strip on, and their scales where
+// these are neighbours.
+template <class S>
+__device__ void read_ahead(const Work& w, const Place& place, int strip, int u) {
+  constexpr int kCovers = kUnit / S::kScaleRows;
+  const bool neighbours = w.group <= kCovers;
+  for (int left = w.ahead / S::kUnitCodes; left > 0 && strip < place.last; ++strip, u = 0) {
+    const int units = min(place.units - u, left);
+    if (units <= 0) continue;
+    left -= units;
+    const int i = weight_of(w, strip);
+    const int64_t s = strip - w.first_strip[i];
+    const int64_t unit = place.first_unit + u;
+    prefetch_bulk(w.weight[i].codes + (s * w.units + unit) * S::kUnitCodes, units * S::kUnitCodes);
+    if (!neighbours) continue;
+    const int64_t row = s * w.groups + unit * S::kScaleRows;
+    const int rows = units * S::kScaleRows;
+    prefetch_bulk(w.weight[i].scales + row * kStrip * 2, rows * kStrip * 2);
+    if constexpr (S::kZeros) prefetch_bulk(w.weight[i].zeros + row * kStrip, rows * kStrip);
+  }
+}
 
 // A unit's rows of scales are neighbours when groups are not larger than what a row covers.
 template <class S>
@@ -75,6 +116,7 @@ __device__ void produce(const Work& w, const Place& place, const Barriers& bars,
   const bool neighbours = w.group <= kCovers;
   int slot = 0;
   uint32_t parity = 1;
+  int done = 0;
   for (int strip = place.first; strip < place.last; ++strip) {
     const int i = weight_of(w, strip);
     const int64_t s = strip - w.first_strip[i];
@@ -104,6 +146,10 @@ __device__ void produce(const Work& w, const Place& place, const Barriers& bars,
         for (int r = 0; r < rows; ++r) copy_rows(r, int64_t{row + r} * kCovers / w.group, 1);
       }
       if (++slot == w.stages) slot = 0, parity ^= 1;
+      if (++done == w.early) {
+        read_ahead<S>(w, place, strip, u + S::kSplit);
+        if (w.early < w.stages) wait_for_earlier_grid();
+      }
     }
   }
 }
@@ -114,28 +160,6 @@ struct Inputs {
   float* sums;
   int stride;  // of x
 };
-
-__device__ inline int segment_units(int units) { return (units + kSegments - 1) / kSegments; }
-
-// By a lane of each consumer warp: every kWarps-th token.
-template <class S>
-__device__ void copy_x(const Work& w, const Place& place, const Barriers& bars, uint32_t x,
-                       int x_stride) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint64_t policy = evict_last();
-  const int tokens = (w.m - warp + S::kWarps - 1) / S::kWarps;
-  const auto* from = static_cast<const __nv_bfloat16*>(w.x) + place.first_unit * kUnit;
-  for (int s = 0; s < kSegments; ++s) {
-    const int first = min(s * segment_units(place.units), place.units);
-    const int bytes = min(segment_units(place.units), place.units - first) * kUnit * 2;
-    barrier_expect(bars.x + 8 * s, tokens * bytes);
-    if (bytes == 0) continue;
-    for (int token = warp; token < w.m; token += S::kWarps) {
-      copy_bulk(x + (token * x_stride + first * kUnit) * 2, from + token * w.ldx + first * kUnit,
-                bytes, bars.x + 8 * s, policy);
-    }
-  }
-}
 
 // The codes of a lane for 64 inputs of a row tile; step(j) is the A operand of 16 of them.
 //
@@ -153,8 +177,10 @@ struct Codes {
   static constexpr float kUndo0 = 0x1p69f;
   static constexpr float kUndo1 = S::kBits == 4 ? 0x1p65f : 0x1p69f;
   static constexpr float kPower1 = S::kBits == 4 ? 16 : 1;  // of rows g + 8 against rows g
-  // Times the sum of x times 2^64 what a sum has too much, for a zero of 1 or the one there is.
-  static constexpr float kMinus = -0x1p-133f * (S::kZeros ? 1 : S::kBits == 4 ? 8 : 128);
+  // What is too much in each code: minus the zero there is, or -1 for those given; twice.
+  static constexpr uint32_t kMinus = S::kZeros       ? 0x80018001u
+                                     : S::kBits == 4 ? 0x80088008u
+                                                     : 0x80808080u;
 
   __device__ void load(const uint8_t* from) {
 #pragma unroll
@@ -181,87 +207,115 @@ struct Codes {
   }
 };
 
-// Eight inputs times 2^64, and the sums that their lanes share, into shared memory. By all lanes of
-// a warp: 16 have a unit of a token, if `is` so.
-template <class S>
-__device__ void store_x(const Inputs& to, int unit, int token, bool is, const uint4& v) {
-  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
-  float sum = 0;
-  for (const uint32_t pair : {v.x, v.y, v.z, v.w}) {
-    sum += __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000u);
-  }
-#pragma unroll
-  for (int other = 8 / S::kScaleRows; other > 0; other /= 2) {
-    sum += __shfl_xor_sync(~0u, sum, other);
-  }
-  if (!is) return;
-  *reinterpret_cast<uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2) = v;
-  constexpr int kCovers = kUnit / S::kScaleRows;
-  if (in % kCovers == 0) {
-    to.sums[(unit * S::kScaleRows + in / kCovers) * S::kTokens + token] = sum * Codes<S>::kMinus;
-  }
+// Eight inputs times 2^64 as bf16.
+__device__ inline uint4 inputs_of(const uint4 (&v)[1]) {
+  return {mul_bf16x2(v[0].x, kXPowerPair), mul_bf16x2(v[0].y, kXPowerPair),
+          mul_bf16x2(v[0].z, kXPowerPair), mul_bf16x2(v[0].w, kXPowerPair)};
+}
+__device__ inline uint4 inputs_of(const uint4 (&v)[2]) {
+  const auto pair = [](uint32_t a, uint32_t b) {
+    const __nv_bfloat162 two =
+        __floats2bfloat162_rn(__uint_as_float(a) * kXPower, __uint_as_float(b) * kXPower);
+    return *reinterpret_cast<const uint32_t*>(&two);
+  };
+  return {pair(v[0].x, v[0].y), pair(v[0].z, v[0].w), pair(v[1].x, v[1].y), pair(v[1].z, v[1].w)};
 }
 
-// What follows is done by the kRowWarps warps that share units, for these.
-__device__ inline void sync_sharing(int mine) { sync_some(2 + mine, kRowWarps * 32); }
-
-// A unit's x, which copy_x brought.
+// All of this block's x, by its consumer warps: 256 inputs of a token at a time, eight a lane, and
+// several of these are asked for before the first is looked at. They follow each other by units
+// where a warp has more of these than of tokens, else by tokens.
 template <class S>
-__device__ void finish_x(const Work& w, const Inputs& to, int unit, int mine, int row_warp) {
+__device__ void load_x(const Work& w, const Place& place, const Inputs& to) {
+  constexpr int kWords = S::kXIsF32 ? 2 : 1;
+  constexpr int kAtOnce = S::kTokenTiles == 1 ? 4 : 8;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int half = static_cast<int>(threadIdx.x) % 32 / 16;
   const int in = static_cast<int>(threadIdx.x) % 16 * 8;
-#pragma unroll 4
-  for (int first = row_warp * 2; first < w.m; first += 2 * kRowWarps) {
-    const int token = first + half;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (token < w.m) {
-      v = *reinterpret_cast<const uint4*>(to.x + (token * to.stride + unit * kUnit + in) * 2);
-    }
-    v = {mul_bf16x2(v.x, kXPowerPair), mul_bf16x2(v.y, kXPowerPair), mul_bf16x2(v.z, kXPowerPair),
-         mul_bf16x2(v.w, kXPowerPair)};
-    store_x<S>(to, unit, token, token < w.m, v);
+  const int pairs = (place.units + 1) / 2;
+  int first_pair = warp;  // where there are more warps than pairs, these share the tokens
+  int first_token = 0;
+  int share = 1;
+  if (pairs < S::kWarps) {
+    for (; first_pair >= pairs; first_pair -= pairs) ++first_token;
+    for (int left = S::kWarps - 2 * pairs; left >= 0; left -= pairs) ++share;
   }
-  sync_sharing(mine);
-}
-
-// All of f32 x that these warps read, as bf16.
-template <class S>
-__device__ void load_x(const Work& w, const Place& place, const Inputs& to, int mine,
-                       int row_warp) {
-  constexpr int kAtOnce = 4;
-  const int half = static_cast<int>(threadIdx.x) % 32 / 16;
-  const int in = static_cast<int>(threadIdx.x) % 16 * 8;
-  const auto* from = static_cast<const float*>(w.x) + place.first_unit * kUnit + in;
-  const int rows = (place.units - mine + S::kSplit - 1) / S::kSplit * w.m;  // tokens of units
-  for (int first = row_warp * 2; first < rows; first += kAtOnce * 2 * kRowWarps) {
-    float4 v[kAtOnce][2];
-    int unit[kAtOnce], token[kAtOnce];
+  const bool by_units = pairs > w.m * S::kWarps;
+  const int unit_step = by_units ? 2 * S::kWarps : 0;
+  const int token_step = by_units ? 0 : share;
+  const int64_t from_step = by_units ? unit_step * kUnit : token_step * w.ldx;
+  const int to_step = (by_units ? unit_step * kUnit : token_step * to.stride) * 2;
+  const int next_unit = by_units ? kAtOnce * unit_step : 2 * S::kWarps;
+  const int next_token = by_units ? 1 : kAtOnce * share;
+  const int last_unit = place.units - half;
+  const auto some = [&](int first_unit, int first, int i) {
+    return first_unit + i * unit_step < last_unit && first + i * token_step < w.m;
+  };
+  const auto load = [&](int unit, int token) {
+    const auto* from = static_cast<const typename S::X*>(w.x) + token * w.ldx +
+                       (place.first_unit + unit + half) * kUnit + in;
+    uint8_t* at = to.x + (token * to.stride + (unit + half) * kUnit + in) * 2;
+    uint4 v[kAtOnce][kWords];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first + i * 2 * kRowWarps + half;
-      unit[i] = mine + row / w.m * S::kSplit;
-      token[i] = row % w.m;
+      const bool is =
+          some(unit, token, i) &&
+          (!S::kXIsF32 || (place.first_unit + unit + half + i * unit_step) * kUnit + in < w.k);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        v[i][j] = make_float4(0, 0, 0, 0);
-        if (row < rows && (place.first_unit + unit[i]) * kUnit + in < w.k) {
-          v[i][j] = __ldcg(
-              reinterpret_cast<const float4*>(from + token[i] * w.ldx + unit[i] * kUnit + j * 4));
-        }
+      for (int j = 0; j < kWords; ++j) {
+        v[i][j] = make_uint4(0, 0, 0, 0);
+        if (is) v[i][j] = __ldcg(reinterpret_cast<const uint4*>(from + j * 4));
+      }
+      from += from_step;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (some(unit, token, i)) *reinterpret_cast<uint4*>(at) = inputs_of(v[i]);
+      at += to_step;
+    }
+  };
+  wait_for_earlier_grid();
+  if (first_token < share) {
+    for (int unit = 2 * first_pair; unit < place.units; unit += next_unit) {
+      for (int token = first_token; token < w.m; token += next_token) load(unit, token);
+    }
+  }
+  sync_some(kInputsSync, S::kConsumers);
+}
+
+// The sums of x that go with a unit's scales, as Codes needs them, by one product more a step.
+template <class S>
+__device__ void sum_x(float* sums, uint32_t x_at) {
+  constexpr bool kFew = S::kTokenTiles == 1;
+  constexpr int kSteps = 8 / S::kScaleRows;
+  using C = Codes<S>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t x[4];
+#pragma unroll
+  for (int r = 0; r < S::kScaleRows; ++r) {
+    float sum[2][4] = {};
+#pragma unroll
+    for (int q = 0; q < kSteps; ++q) {
+      const int j = r * kSteps + q;
+      float(&to)[4] = sum[q % 2];
+      if (!kFew || j % 2 == 0) load_matrices(x, x_at + j * 32);
+      if constexpr (kFew) {
+        mma(to, {C::kMinus, C::kMinus, C::kMinus, C::kMinus}, x[j % 2 * 2], x[j % 2 * 2 + 1], to);
+      } else {
+        mma(to, x, C::kMinus, C::kMinus, to);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const auto pair = [](float a, float b) {
-        const __nv_bfloat162 two = __floats2bfloat162_rn(a * kXPower, b * kXPower);
-        return *reinterpret_cast<const uint32_t*>(&two);
-      };
-      const float4 &a = v[i][0], &b = v[i][1];
-      store_x<S>(to, unit[i], token[i], first + i * 2 * kRowWarps + half < rows,
-                 {pair(a.x, a.y), pair(a.z, a.w), pair(b.x, b.y), pair(b.z, b.w)});
+    float* at = sums + r * S::kTokens;
+    if constexpr (kFew) {
+      if (lane < 4) {
+        at[2 * lane] = sum[0][0] + sum[1][0];
+        at[2 * lane + 1] = sum[0][1] + sum[1][1];
+      }
+    } else if (lane % 4 == 0) {
+      at[lane / 4] = sum[0][0] + sum[1][0];
+      at[lane / 4 + 8] = sum[0][2] + sum[1][2];
     }
   }
-  sync_sharing(mine);
+  __syncwarp();
 }
 
 // Up to 8 tokens: codes are the first operand of products, sums [tile] of rows g and g + 8 (c / 2)
@@ -272,6 +326,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
                         const uint8_t* ring, float* sums, const Inputs& inputs) {
   constexpr bool kFew = S::kTokenTiles == 1;
   constexpr int kHalves = S::kTokenTiles;
+  constexpr int kTiles = S::kTiles;
   constexpr int kSteps = 8 / S::kScaleRows;  // of 16 inputs, for each scale
   constexpr int kBlockCodes = S::kUnitCodes / 2;
   constexpr int kTileCodes = kBlockCodes / 4;
@@ -281,32 +336,26 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int row_warp = warp % kRowWarps;
+  const int row_warp = warp % S::kRowWarps;
   const int tile = row_warp * kTiles;
-  const int mine = warp / kRowWarps;  // of kSplit
-  if constexpr (S::kXIsF32) {
-    load_x<S>(w, place, inputs, mine, row_warp);
-  } else {
-    if (elect()) copy_x<S>(w, place, bars, shared_address(inputs.x), inputs.stride);
-    __syncwarp();
-  }
-  int segment = 0;  // the first that was not waited for
+  const int mine = warp / S::kRowWarps;  // of kSplit
+  load_x<S>(w, place, inputs);
   // Beyond the last token: another time the last.
   const int x_token = min(lane % S::kTokens, w.m - 1);
   const uint32_t x_first = shared_address(inputs.x) +
                            (x_token * inputs.stride + mine * kUnit + lane / S::kTokens * 8) * 2;
+  // Each of the warps that share units has its own, to wait for none.
+  const auto x_sums_of = [&](int u) {
+    return inputs.sums + (row_warp * w.slice + u) * S::kScaleRows * S::kTokens;
+  };
   int slot = 0;
   uint32_t parity = 0;
   for (int strip = place.first; strip < place.last; ++strip) {
     float sum[kTiles][kHalves][4] = {};
     uint32_t x_at = x_first;
     for (int u = mine; u < place.units + mine; u += S::kSplit) {
-      if (!S::kXIsF32 && strip == place.first && u < place.units) {
-        while (segment < kSegments && segment * segment_units(place.units) <= u) {
-          barrier_wait(bars.x + 8 * segment++, 0);
-        }
-        finish_x<S>(w, inputs, u, mine, row_warp);
-      }
+      float* x_sums = x_sums_of(u);
+      if (strip == place.first && u < place.units) sum_x<S>(x_sums, x_at);
       barrier_wait(bars.full + 8 * slot, parity);
       if (u < place.units) {
         const uint8_t* stage = ring + slot * S::kStageBytes;
@@ -319,17 +368,14 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
           const int row = mine * S::kScaleRows + r;
           const uint8_t* scales = stage + S::kCodeBytes + row * kStrip * 2;
           const auto at = [&](int o) { return (kFew ? g : 2 * t + o) * 8 + tile * 2; };
-          uint2 pairs[kXRows];
+          uint32_t pairs[kXRows][kTiles];
 #pragma unroll
-          for (int o = 0; o < kXRows; ++o) {
-            pairs[o] = *reinterpret_cast<const uint2*>(scales + at(o) * 2);
-          }
+          for (int o = 0; o < kXRows; ++o) load_words(pairs[o], scales + at(o) * 2);
           // Of a lane's sums: what zeros, or a zero of 1, take off.
-          const float* x_sums = inputs.sums + (u * S::kScaleRows + r) * S::kTokens;
           float minus[kHalves][4];
 #pragma unroll
           for (int c = 0; c < 4; ++c) {
-            const float x_sum = x_sums[kFew ? 2 * t + c % 2 : g + c / 2 * 8];
+            const float x_sum = x_sums[r * S::kTokens + (kFew ? 2 * t + c % 2 : g + c / 2 * 8)];
             minus[0][c] = kFew && c > 1 ? x_sum * C::kPower1 : x_sum;
             if constexpr (!kFew) minus[1][c] = x_sum * C::kPower1;
           }
@@ -362,19 +408,16 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
             }
           }
           const uint8_t* zeros = stage + S::kCodeBytes + S::kScaleBytes + row * kStrip;
-          uint32_t zero[kXRows] = {};  // of row tiles' halves, as bytes
+          uint32_t zero[kXRows][kTiles / 2] = {};  // of row tiles' halves, as bytes
           if constexpr (S::kZeros) {
 #pragma unroll
-            for (int o = 0; o < kXRows; ++o) {
-              zero[o] = *reinterpret_cast<const uint32_t*>(zeros + at(o));
-            }
+            for (int o = 0; o < kXRows; ++o) load_words(zero[o], zeros + at(o));
           }
           float2 scale[kXRows][kTiles];
           const auto set_scales = [&](bool are_bf16) {
 #pragma unroll
             for (int o = 0; o < kXRows; ++o) {
-              scale[o][0] = w4_scales(pairs[o].x, are_bf16);
-              scale[o][1] = w4_scales(pairs[o].y, are_bf16);
+              for (int i = 0; i < kTiles; ++i) scale[o][i] = w4_scales(pairs[o][i], are_bf16);
             }
           };
           if (w.scales_are_bf16) {
@@ -392,7 +435,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
                 const int half = kFew ? c / 2 : n;
                 float all = part[i][n][c];
                 if constexpr (S::kZeros) {
-                  const uint32_t byte = zero[o] >> (i * 16 + half * 8) & 0xffu;
+                  const uint32_t byte = zero[o][i / 2] >> (i % 2 * 16 + half * 8) & 0xffu;
                   all = fmaf(static_cast<float>(byte), minus[n][c], all);
                 }
                 sum[i][n][c] = fmaf(half == 0 ? scale[o][i].x : scale[o][i].y, all, sum[i][n][c]);
@@ -435,8 +478,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
         }
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(bars.summed);
+    arrive_some(kSummedSync, S::kConsumers + S::kReducers);
   }
 }
 
@@ -478,6 +520,7 @@ __device__ inline void write(const Work& w, int strip, int row_of_strip, int tok
 template <class S>
 __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, const float* sums,
                        float* exchange) {
+  wait_for_earlier_grid();
   const int thread = static_cast<int>(threadIdx.x) - S::kConsumers - 32;
   const int rows_mine = kStrip >> w.log_ranks;
   const int count = place.last - place.first;
@@ -489,8 +532,7 @@ __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, 
     if (w.ranks > 1 && thread == 0) {
       barrier_expect(received, (w.ranks - 1) * w.m * rows_mine * 4);
     }
-    barrier_wait(bars.summed, n % 2);
-    if (w.ranks > 1 && n > 0) sync_some(1, S::kReducers);
+    sync_some(kSummedSync, S::kConsumers + S::kReducers);
     for (int i = thread; i < kStrip / 4 * w.m; i += S::kReducers) {
       const int token = i / (kStrip / 4);
       const int row = i % (kStrip / 4) * 4;
@@ -516,7 +558,7 @@ __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, 
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(bars.sums_read);
     if (w.ranks == 1) continue;
-    sync_some(1, S::kReducers);
+    sync_some(kReducersSync, S::kReducers);
     barrier_wait(received, n / kExchanges % 2);
     for (int i = thread; i < rows_mine / 4 * w.m; i += S::kReducers) {
       const int token = (i << w.log_ranks) / (kStrip / 4);
@@ -541,32 +583,35 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   const Memory at = memory_of<S>(w.m, w.slice, w.ranks, w.stages);
   const Place place(w);
   const Barriers bars(shared_address(shared + at.barriers), w.stages);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < w.stages; ++i) {
-      barrier_init(bars.full + 8 * i, 1);
-      barrier_init(bars.empty + 8 * i, S::kWarps);
-    }
-    barrier_init(bars.summed, S::kWarps);
-    barrier_init(bars.sums_read, S::kReducers / 32);
-    for (int i = 0; i < kExchanges; ++i) barrier_init(bars.received + 8 * i, 1);
-    for (int i = 0; i < kSegments; ++i) barrier_init(bars.x + 8 * i, S::kWarps);
-    barrier_inits_done();
-  }
-  __syncthreads();
+  const auto begin_cluster = [&] {
+    if (w.ranks > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  };
   // Other ranks' barriers must be there before anything is sent; nobody else waits for them.
-  if (w.ranks > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   const auto others_began = [&] {
     if (w.ranks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   };
   let_later_grid_start();
   if (warp == S::kWarps) {
+    if (elect()) {
+      for (int i = 0; i < w.stages; ++i) {
+        barrier_init(bars.full + 8 * i, 1);
+        barrier_init(bars.empty + 8 * i, S::kWarps);
+      }
+      barrier_init(bars.sums_read, S::kReducers / 32);
+      for (int i = 0; i < kExchanges; ++i) barrier_init(bars.received + 8 * i, 1);
+      barrier_inits_done();
+    }
+    __syncwarp();
+    arrive_some(0, S::kThreads);
+    begin_cluster();
     if (elect()) produce<S>(w, place, bars, shared_address(shared));
     __syncwarp();
     others_began();
     return;
   }
+  sync_some(0, S::kThreads);
+  begin_cluster();
   others_began();
-  wait_for_earlier_grid();
   auto* sums = reinterpret_cast<float*>(shared + at.sums);
   if (warp > S::kWarps) {
     reduce<S>(w, place, bars, sums, reinterpret_cast<float*>(shared + at.exchange));

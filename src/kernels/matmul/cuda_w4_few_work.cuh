@@ -13,10 +13,7 @@ constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
 constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
-constexpr int kSegments = 4;   // of x, that are waited for one by one
 constexpr int kSharedMost = 227 * 1024;
-constexpr int kTiles = 2;     // of 16 rows, a warp
-constexpr int kRowWarps = 2;  // that share a unit
 
 struct Weight {
   const uint8_t* codes;
@@ -27,29 +24,34 @@ struct Weight {
   int n;
 };
 
+// What a block wants first comes first: constants come 64 bytes at a time.
 struct Work {
-  Weight weight[kMostWeights];
-  int first_strip[kMostWeights + 1];  // of all strips; those beyond `count` are at the end
-  const void* x;
-  int64_t ldx;
-  int m;
-  int k;       // that f32 x has; zeros follow
-  int units;   // of 128 inputs
-  int slice;   // units of a rank, but for the last
-  int groups;  // rows of scales of a strip
-  int group;
-  unsigned clusters;  // times strips: under 2^32
+  int strips_each;  // of a cluster, and one more of the first so many
+  int strips_more;
   int ranks;
   int log_ranks;
+  int slice;  // units of a rank, but for the last
+  int units;  // of 128 inputs
   int stages;
+  int m;
+  int groups;  // rows of scales of a strip
+  int group;
+  int early;  // stages that are copied before the kernel before this one has ended
+  int ahead;  // bytes of codes beyond these that are put into the card's cache then
+  int first_strip[kMostWeights + 1];  // of all strips; those beyond `count` are at the end
+  Weight weight[kMostWeights];
+  const void* x;
+  int64_t ldx;
+  int k;  // that f32 x has; zeros follow
   bool scales_are_bf16;
   bool y_is_bf16;
 
   __host__ __device__ int strips() const { return first_strip[kMostWeights]; }
 };
 
-// What is compiled for: codes' bits, tokens' tiles of 8, scales of a row and unit.
-template <int kBits_, int kTokenTiles_, int kScaleRows_, bool kZeros_, class X_>
+// What is compiled for: codes' bits, tokens' tiles of 8, scales of a row and unit, row tiles of 16
+// a warp (4: half the warps, each with more to do at once).
+template <int kBits_, int kTokenTiles_, int kScaleRows_, bool kZeros_, class X_, int kTiles_>
 struct Shape {
   static constexpr int kBits = kBits_;
   static constexpr int kTokenTiles = kTokenTiles_;
@@ -58,12 +60,15 @@ struct Shape {
   using X = X_;
   static constexpr bool kXIsF32 = sizeof(X) == 4;
 
+  static constexpr int kTiles = kTiles_;
+
   static constexpr int kTokens = 8 * kTokenTiles;
-  static constexpr int kSplit = 32 / kBits;  // units at a time
+  static constexpr int kSplit = 32 / kBits;     // units at a time
+  static constexpr int kRowWarps = 4 / kTiles;  // that share a unit
   static constexpr int kWarps = kRowWarps * kSplit;
   static constexpr int kConsumers = kWarps * 32;
-  // With 20 warps a thread has 96 registers, with 21 it has 80.
-  static constexpr int kReducers = kBits == 4 && kScaleRows > 1 ? 96 : 128;
+  // With 20 warps a thread has 96 registers, with 21 it has 80; with 13 it has 128.
+  static constexpr int kReducers = kWarps == 16 ? 96 : 128;
   static constexpr int kThreads = kConsumers + 32 + kReducers;
 
   // A stage: kSplit units of codes, then of scales, then of zeros.
@@ -78,7 +83,7 @@ struct Shape {
 
 // Shared memory: the ring, barriers, sums [kSplit][token][kSumRow], exchange
 // [kExchanges][source rank][token][rows of a rank], sums of x
-// [unit][kScaleRows][kTokens] as Codes needs them, x [token][x_stride].
+// [kRowWarps][unit][kScaleRows][kTokens], x [token][x_stride].
 struct Memory {
   int barriers, sums, exchange, x_sums, x, bytes;
   int x_stride;  // bf16 numbers; tokens are 16 bytes apart in banks
@@ -87,10 +92,10 @@ template <class S>
 __host__ __device__ Memory memory_of(int m, int slice, int ranks, int stages) {
   Memory out;
   out.barriers = stages * S::kStageBytes;
-  out.sums = out.barriers + ((2 * stages + 2 + kExchanges + kSegments) * 8 + 127) / 128 * 128;
+  out.sums = out.barriers + ((2 * stages + 1 + kExchanges) * 8 + 127) / 128 * 128;
   out.exchange = out.sums + S::kSplit * m * S::kSumRow * 4;
   out.x_sums = out.exchange + (ranks == 1 ? 0 : kExchanges * kStrip * m * 4);
-  out.x = out.x_sums + slice * S::kScaleRows * S::kTokens * 4;
+  out.x = out.x_sums + S::kRowWarps * slice * S::kScaleRows * S::kTokens * 4;
   out.x_stride = slice * kUnit + 8;
   out.bytes = out.x + m * out.x_stride * 2;
   return out;
@@ -103,9 +108,9 @@ struct Place {
   __device__ explicit Place(const Work& w) {
     rank = static_cast<int>(blockIdx.x) & (w.ranks - 1);
     const unsigned cluster = blockIdx.x >> w.log_ranks;
-    const unsigned strips = static_cast<unsigned>(w.strips());
-    first = static_cast<int>(strips * cluster / w.clusters);
-    last = static_cast<int>(strips * (cluster + 1) / w.clusters);
+    first =
+        static_cast<int>(cluster) * w.strips_each + min(static_cast<int>(cluster), w.strips_more);
+    last = first + w.strips_each + (static_cast<int>(cluster) < w.strips_more ? 1 : 0);
     first_unit = rank * w.slice;
     units = min(w.slice, w.units - first_unit);
   }
