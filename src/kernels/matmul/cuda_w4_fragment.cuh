@@ -11,20 +11,21 @@ inline constexpr int kBlock = 64;  // inputs
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A four-bit code in the low bits of a bf16 is code 2^-133, a number below the normal ones; four
-// bits higher it is code 2^-129, also where its top bit is the exponent's lowest. So a mask and one
-// multiply-add by 2^127, exact, make (code - zero) 2^-6 of rows g, (code - zero) 2^-2 of rows g +
-// 8, without shifts; the scales undo the powers. Eight-bit codes have powers of 1.
+// A code of four or eight bits in the low bits of a bf16 is code 2^-133, a number below the normal
+// ones, also where its top bit is the exponent's lowest; four bits higher a four-bit code is code
+// 2^-129. So a mask and one multiply-add by 2^127, exact, make (code - zero) 2^-6, and (code -
+// zero) 2^-2 of rows g + 8 at four bits; the scales undo the powers. Signed bytes become code +
+// 128.
 template <int kBits>
 struct Powers {
-  static constexpr float kUndo0 = kBits == 4 ? 64 : 1;
-  static constexpr float kUndo1 = kBits == 4 ? 4 : 1;
-  static constexpr uint32_t kUndo = kBits == 4 ? 0x40804280u : 0x3f803f80u;  // as two bf16
+  static constexpr float kUndo0 = 64;
+  static constexpr float kUndo1 = kBits == 4 ? 4 : 64;
+  static constexpr uint32_t kUndo = kBits == 4 ? 0x40804280u : 0x42804280u;  // as two bf16
 };
 inline constexpr uint32_t kTwoTo127 = 0x7f007f00u;
 
-// For rows g and g + 8, as pairs of bf16: 4 bits: what is added to the product with 2^127; 8 bits:
-// the zero that is subtracted; then what weights are multiplied by.
+// For rows g and g + 8, as pairs of bf16: what is added to the product with 2^127; then what
+// weights are multiplied by.
 struct Grid {
   uint32_t zero[2];
   uint32_t scale[2];
@@ -32,8 +33,8 @@ struct Grid {
 
 template <int kBits>
 __device__ void default_zeros(uint32_t (&zero)[2]) {
-  zero[0] = kBits == 4 ? 0xbe00be00u : 0;  // -8 / 64
-  zero[1] = kBits == 4 ? 0xc000c000u : 0;  // -8 / 4
+  zero[0] = kBits == 4 ? 0xbe00be00u : 0xc000c000u;  // -8 / 64, -128 / 64
+  zero[1] = 0xc000c000u;                             // -8 / 4, -128 / 64
 }
 
 template <int kBits>
@@ -45,10 +46,9 @@ __device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
     zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141), kTwoTo127 | 0x80008000u);
     zero[1] = mul_bf16x2(zero[1], kSixteen);
   } else {
-    for (int h = 0; h < 2; ++h) {
-      const float v = static_cast<float>(static_cast<int8_t>(pair >> (8 * h)));
-      zero[h] = __byte_perm(__float_as_uint(v), 0, 0x3232);
-    }
+    pair ^= 0x8080u;
+    zero[0] = mul_bf16x2(__byte_perm(pair, 0, 0x4040), kTwoTo127 | 0x80008000u);
+    zero[1] = mul_bf16x2(__byte_perm(pair, 0, 0x4141), kTwoTo127 | 0x80008000u);
   }
 }
 
@@ -60,7 +60,7 @@ __device__ void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2
     const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
     pair = *reinterpret_cast<const uint32_t*>(&rounded);
   }
-  if constexpr (kBits == 4) pair = mul_bf16x2(pair, Powers<kBits>::kUndo);
+  pair = mul_bf16x2(pair, Powers<kBits>::kUndo);
   scale[0] = __byte_perm(pair, 0, 0x1010);
   scale[1] = __byte_perm(pair, 0, 0x3232);
 }
@@ -75,7 +75,7 @@ __device__ float2 f32_scales_of(uint32_t pair, bool are_bf16) {
 
 // Step j of 16 inputs of a block: the A fragment.
 template <int kBits, bool kScaled>
-__device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid, bool zeros,
+__device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid,
                          uint32_t (&a)[4]) {
   if constexpr (kBits == 4) {
     const uint32_t low = codes[j];
@@ -87,11 +87,8 @@ __device__ void fragment(const uint32_t (&codes)[kBits], int j, const Grid& grid
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // 128 + the low seven bits, minus 128, or 256 where the eighth is set.
       const uint32_t bytes = codes[2 * j + i / 2] >> (8 * (i % 2));
-      a[i] = sub_bf16x2(and_or(bytes, 0x007f007fu, kBf16Magic),
-                        and_or(bytes, 0x00800080u, kBf16Magic));
-      if (zeros) a[i] = sub_bf16x2(a[i], grid.zero[i % 2]);
+      a[i] = fma_bf16x2((bytes ^ 0x00800080u) & 0x00ff00ffu, kTwoTo127, grid.zero[i % 2]);
     }
   }
   if constexpr (kScaled) {

@@ -51,9 +51,11 @@ constexpr Variant kVariants[] = {
     variant<64, 4, 2, 1, true>(),       variant<64, 4, 1, 1, false>(),
     variant<96, 2, 1, 1, true>(),       variant<128, 2, 1, 1, true>(),
     variant<128, 2, 1, 1, false>(),     variant<256, 2, 1, 1, false>(),
-    variant<32, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, true, 8>(),
-    variant<64, 4, 1, 1, false, 8>(),   variant<128, 2, 1, 1, true, 8>(),
-    variant<128, 2, 1, 1, false, 8>(),  variant<256, 2, 1, 1, false, 8>(),
+    variant<32, 4, 1, 1, true, 8>(),    variant<32, 4, 2, 1, true, 8>(),
+    variant<64, 4, 2, 1, true, 8>(),    variant<64, 2, 2, 2, true, 8>(),
+    variant<64, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, false, 8>(),
+    variant<128, 2, 1, 1, true, 8>(),   variant<128, 2, 1, 1, false, 8>(),
+    variant<256, 2, 1, 1, false, 8>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -217,7 +219,15 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
     c = choose_few(args, multiprocessors, few_rows, small);
   } else if (sums && args.m <= 32) {
     c.rows = 256, c.tokens = 32;
-  } else if (args.m <= 64 && !(sums && few_rows)) {
+    if (small) c.split = 2;
+  } else if (sums && few_rows && args.m <= 64) {
+    c.wide = 2;
+    if (small) {
+      c.slices = c.split = 2;
+    } else {
+      c.rows = 256;
+    }
+  } else if (args.m <= 64) {
     c.rows = 256, c.tokens = 64;
   } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
     c.tokens = 128;

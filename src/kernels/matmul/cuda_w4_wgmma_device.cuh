@@ -280,7 +280,7 @@ struct Consumer {
       grid_of(at, s, b, half, grid[s]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], w.has_zeros != 0, a[s][j]);
+        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], a[s][j]);
       }
     }
   }
