@@ -68,6 +68,8 @@ TEST(cuda_plans, few_tokens_of_rows_of_any_length_can_run) {
           }
           if (plan.ranks > 0) {
             EXPECT_GE(plan.stages, 2) << what << ", m " << m;
+            EXPECT_GE(plan.early, 1) << what << ", m " << m;
+            EXPECT_LE(plan.early, plan.stages) << what << ", m " << m;
           }
         }
       }

@@ -586,7 +586,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   const auto begin_cluster = [&] {
     if (w.ranks > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   };
-  // Other ranks' barriers must be there before anything is sent; nobody else waits for them.
+  // Other ranks' barriers must be there before anything is sent; nobody else waits for them. That
+  // they are made is released with them (barrier_inits_done), not by all threads' arrivals.
   const auto others_began = [&] {
     if (w.ranks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   };
