@@ -167,16 +167,16 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
 }  // namespace
 
 W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
-  // Microseconds, fitted to what an H200 took (docs/cuda-notebook.md): a stage's products, a strip
-  // beside them, reading codes and x, an exchange of sums between 2, 4 and 8 ranks.
+  // Microseconds, fitted to what an H200 took for four shapes and six numbers of tokens
+  // (docs/cuda-notebook.md): a stage's products, a strip beside them, reading codes and x, an
+  // exchange of sums between 2, 4 and 8 ranks.
   const int bits = args.weights[0].bits;
-  const bool many = args.m > 8;
-  const double of_strip = 0.05 + 0.02 * args.m;
+  const double of_strip = 0.25 + 0.02 * args.m;
   constexpr double kReadBytes = 4.45e6;
-  constexpr double kXBytes = 25e3;
-  constexpr double kExchange[2][4] = {{0, 0.9, 0.9, 1.1}, {0, 0.3, 1, 1.5}};
-  constexpr double kNotBeside = 0.15;
-  constexpr double kNotWhole = 0.2;  // of a last round that not all blocks have; others then begin
+  constexpr double kXBytes = 18e3;
+  constexpr double kExchange[4] = {0, 1.45, 1.45, 1.6};
+  constexpr int kOfMoreStages = 4;    // up to so many tokens
+  constexpr double kNotWhole = 0.32;  // of a last round that not all blocks have; others then begin
   const int units = units_of(args.weights[0]);
   const int strips = strips_of(args);
   const double read = strips * 64.0 * units * kUnit * (bits + 0.125) / 8 / kReadBytes;
@@ -184,10 +184,8 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
   double best_time = 0;
   for (const bool wide : {true, false}) {
     if (wide ? !can_be_wide(args) : must_be_wide(args)) continue;
-    const double of_stage = bits == 8 ? (many ? 0.9 : 0.7)
-                            : wide    ? (many ? 1.0 : 0.6 + 0.03 * args.m)
-                                      : (many ? 0.92 : 0.66 + 0.01 * args.m);
-    const double more = bits == 8 || wide ? 0 : 0.2;
+    const double of_stage = bits == 8 ? 0.68 : wide ? 0.7 + 0.012 * args.m : 0.67 + 0.01 * args.m;
+    const double more = bits == 8 || wide ? 0 : 0.25;
     for (int log = 0; log < 4; ++log) {
       const int ranks = 1 << log;
       const int slice = (units + ranks - 1) / ranks;
@@ -198,22 +196,23 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
       const int strip_stages = (slice * bits + 31) / 32;
       const double rounds = static_cast<double>(strips) / clusters;
       const int whole_rounds = (strips + clusters - 1) / clusters;
+      // Where every multiprocessor has one strip, more stages are read too early.
+      const bool one_strip = whole_rounds == 1 && clusters * ranks > multiprocessors * 4 / 5;
+      const int most = one_strip && bits == 4 ? 2 : args.m > kOfMoreStages ? 3 : 4;
       const int stages = with_shape(args, wide, [&]<class S>() {
         const int left = kSharedMost - memory_of<S>(args.m, slice, ranks, 0).bytes - 128;
         return std::min(
-            {left / (S::kStageBytes + 16), 6, std::max(whole_rounds * strip_stages, 2)});
+            {left / (S::kStageBytes + 16), most, std::max(whole_rounds * strip_stages, 2)});
       });
       if (stages < 2) continue;
       const double reading = ranks > 2 ? 1.05 * read : read;
-      const double products = rounds * (strip_stages * of_stage + of_strip);
-      double time = std::max(reading, products) + kNotBeside * std::min(reading, products);
+      double time = std::max(reading, rounds * (strip_stages * of_stage + of_strip));
       time *= 1 + kNotWhole * (whole_rounds / rounds - 1);
-      if (stages == 2 && whole_rounds > 1) time *= 1.05;
-      time += more + args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes +
-              kExchange[bits == 8][log];
+      if (stages == 2 && whole_rounds * strip_stages > 2) time *= 1.03;
+      time += more + args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes + kExchange[log];
       if (best.ranks != 0 && time >= best_time) continue;
       // More of the ring would be in the way of x.
-      best = {ranks, stages, args.m > 4 ? std::min(stages, 2) : stages, wide};
+      best = {ranks, stages, args.m > kOfMoreStages ? std::min(stages, 2) : stages, wide};
       best_time = time;
     }
   }
