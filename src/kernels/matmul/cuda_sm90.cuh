@@ -77,6 +77,15 @@ __device__ inline void copy_tile(uint32_t to, const CUtensorMap* map, int column
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+// To the same place of every block of the cluster that `blocks` has a bit for, and their barriers.
+__device__ inline void copy_tile_to(uint32_t blocks, uint32_t to, const CUtensorMap* map,
+                                    int column, int row, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(blocks)), "l"(policy)
+      : "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -135,11 +144,27 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// This block's shared address as it is in `rank`'s block of the cluster.
+__device__ inline uint32_t address_in(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// At a barrier of any block of the cluster; between products no branch is wanted.
+__device__ inline void barrier_arrive_in(uint32_t barrier, bool when) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(static_cast<int>(when))
+      : "memory");
+}
 // What `rank`'s block of the cluster has at this block's shared address.
 __device__ inline float4 load_of_cluster(uint32_t address, uint32_t rank) {
-  uint32_t there;
+  const uint32_t there = address_in(address, rank);
   float4 v;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                : "r"(there)

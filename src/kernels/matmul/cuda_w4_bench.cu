@@ -145,8 +145,8 @@ constexpr int kGuard = 3;
 std::string name(const W4Choice& c) {
   char text[64];
   const int size =
-      std::snprintf(text, sizeof text, "%dx%d%s/%d%s%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
-                    c.split, c.wide > 1 ? "p" : "", c.slices > 1 ? "k" : "");
+      std::snprintf(text, sizeof text, "%dx%d%s/%d%s%s%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
+                    c.split, c.wide > 1 ? "p" : "", c.slices > 1 ? "k" : "", c.pair ? "x" : "");
   if (c.stages != 0) std::snprintf(text + size, sizeof text - size, "r%d", c.stages);
   return text;
 }
@@ -239,7 +239,9 @@ std::vector<W4Choice> tiles() {
     for (const int tokens : {32, 48, 64, 96, 128, 256})
       for (const bool sums : {true, false})
         for (const int wide : {1, 2})
-          for (const int slices : {1, 2}) out.push_back({rows, tokens, sums, 0, wide, slices});
+          for (const int slices : {1, 2})
+            for (const bool pair : {false, true})
+              out.push_back({rows, tokens, sums, 0, wide, slices, pair});
   return out;
 }
 

@@ -125,7 +125,7 @@ struct Sums {
     int last = all.me();
     while (all.begin_of(last + 1) < end) ++last;
     for (int i = all.me() + 1 + static_cast<int>(threadIdx.x) % 32; i <= last; i += 32) {
-      uint32_t* flag = flag_of(w, i);
+      uint32_t* flag = flag_of(w, all.slot(i));
       while (sm90::load_acquire(flag) == 0) {
       }
       *flag = 0;  // for the next launch
@@ -133,7 +133,7 @@ struct Sums {
     __syncwarp();
 #pragma unroll(S::kWide* kQuads <= 8 ? 4 : 1)
     for (int p = all.me() + 1; p <= last; ++p) {
-      const float4* at = part_of(w, p);
+      const float4* at = part_of(w, all.slot(p));
 #pragma unroll
       for (int s = 0; s < S::kWide; ++s) {
         Registers& d = sums[s];

@@ -24,16 +24,16 @@ struct Variant {
 };
 
 template <int kTokens, int kStrips, int kWide, int kSlices, bool kOnSums, int kBits = 4,
-          int kPerProcessor = 1>
+          int kPerProcessor = 1, bool kPair = false>
 constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
+  using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor, kPair>;
   // What launch_w4_wgmma asks for at least fits, so that whatever is chosen can be launched.
   constexpr int kOfProcessor = 228 << 10;  // Hopper's; 1024 bytes of it for each block
   constexpr int kOfBlock = kOfProcessor / kPerProcessor - 1024;
   static_assert(shared_bytes(2, S::kStageBytes) + S::kHandedBytes <= kOfBlock);
   static_assert(shared_bytes((S::kSumBytes + S::kStageBytes - 1) / S::kStageBytes,
                              S::kStageBytes) <= kOfBlock);
-  return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices},
+  return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices, kPair},
           kBits,
           kPerProcessor,
           S::kThreads,
@@ -43,19 +43,31 @@ constexpr Variant variant() {
           S::kHandedBytes};
 }
 
-// Tokens, strips, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor.
+// Tokens, strips, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor, pairs.
 constexpr Variant kVariants[] = {
-    variant<32, 2, 1, 1, true, 4, 2>(), variant<32, 2, 2, 2, true>(),
-    variant<32, 4, 2, 1, true>(),       variant<48, 4, 2, 1, true>(),
-    variant<64, 2, 1, 1, true>(),       variant<64, 2, 2, 2, true>(),
-    variant<64, 4, 2, 1, true>(),       variant<64, 4, 1, 1, false>(),
-    variant<96, 2, 1, 1, true>(),       variant<128, 2, 1, 1, true>(),
-    variant<128, 2, 1, 1, false>(),     variant<256, 2, 1, 1, false>(),
-    variant<32, 4, 1, 1, true, 8>(),    variant<32, 4, 2, 1, true, 8>(),
-    variant<64, 4, 2, 1, true, 8>(),    variant<64, 2, 2, 2, true, 8>(),
-    variant<64, 4, 1, 1, true, 8>(),    variant<64, 4, 1, 1, false, 8>(),
-    variant<128, 2, 1, 1, true, 8>(),   variant<128, 2, 1, 1, false, 8>(),
+    variant<32, 2, 1, 1, true, 4, 2>(),
+    variant<32, 2, 2, 2, true>(),
+    variant<32, 4, 2, 1, true>(),
+    variant<48, 4, 2, 1, true>(),
+    variant<64, 2, 1, 1, true>(),
+    variant<64, 2, 2, 2, true>(),
+    variant<64, 4, 2, 1, true>(),
+    variant<64, 4, 1, 1, false>(),
+    variant<96, 2, 1, 1, true>(),
+    variant<128, 2, 1, 1, true>(),
+    variant<128, 2, 1, 1, false>(),
+    variant<256, 2, 1, 1, false>(),
+    variant<32, 4, 1, 1, true, 8>(),
+    variant<32, 4, 2, 1, true, 8>(),
+    variant<64, 4, 2, 1, true, 8>(),
+    variant<64, 2, 2, 2, true, 8>(),
+    variant<64, 4, 1, 1, true, 8>(),
+    variant<64, 4, 1, 1, false, 8>(),
+    variant<128, 2, 1, 1, true, 8>(),
+    variant<128, 2, 1, 1, false, 8>(),
     variant<256, 2, 1, 1, false, 8>(),
+    variant<256, 2, 1, 1, false, 4, 1, true>(),
+    variant<256, 2, 1, 1, false, 8, 1, true>(),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -67,7 +79,7 @@ const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
     if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
         v.choice.on_sums == choice.on_sums && v.choice.slices == choice.slices &&
-        v.choice.wide == choice.wide && v.bits == args.bits) {
+        v.choice.wide == choice.wide && v.choice.pair == choice.pair && v.bits == args.bits) {
       return &v;
     }
   }
@@ -161,6 +173,7 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
+  if (choice.pair) return choice.split < 2;
   return choice.split < 2 ||
          choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
 }
@@ -235,9 +248,17 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   } else {
     c.tokens = 256;
     c.on_sums = false;
-    if (tiles(128, 256) * 2 <= multiprocessors) c.split = 2;
-    if (tiles(128, 256) <= multiprocessors && tiles(128, 256) * 5 > multiprocessors * 4) {
-      c.split = 1;
+    const int count = tiles(128, 256);
+    const int waves = div_up(count, multiprocessors);
+    if (count * 2 <= multiprocessors) {
+      c.split = 2;
+    } else if (waves == 1) {
+      c.split = count * 5 > multiprocessors * 4 ? 1 : 0;
+      c.pair = c.split == 0;
+    } else {
+      // Whole tiles, where few multiprocessors have one less than the others.
+      c.split = count * 20 >= waves * multiprocessors * 19 ? 1 : 0;
+      c.pair = true;
     }
   }
   const int count = tiles(c.rows, c.tokens);
@@ -273,7 +294,8 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.flags = static_cast<uint32_t*>(args.workspace);
   w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
   w.token_tiles = div_up(args.m, v.choice.tokens);
-  w.tiles = div_up(args.n, v.choice.rows) * w.token_tiles;
+  w.pair = choice.pair ? 1 : 0;
+  w.tiles = div_up(args.n, v.choice.rows << w.pair) * w.token_tiles;
 
   w.by_token_tiles = divisor(w.token_tiles);
 
@@ -283,7 +305,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
     blocks = w.tiles * w.split;
   } else {
     w.split = 1;
-    const int places = c.processors * v.per_processor;
+    const int places = (c.processors * v.per_processor) >> w.pair;
     blocks = choice.split == 1 ? min(w.tiles, places)
                                : static_cast<int>(min(int64_t{w.tiles} * w.steps, int64_t{places}));
     const int waves = w.tiles / blocks;
@@ -307,7 +329,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   }
 
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = dim3(static_cast<unsigned>(blocks << w.pair));
   config.blockDim = dim3(static_cast<unsigned>(v.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + handed);
   config.stream = args.stream;
@@ -315,10 +337,10 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;
   attribute[1].id = cudaLaunchAttributeClusterDimension;
-  attribute[1].val.clusterDim.x = static_cast<unsigned>(w.split);
+  attribute[1].val.clusterDim.x = static_cast<unsigned>(w.split << w.pair);
   attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
   config.attrs = attribute;
-  config.numAttrs = w.split > 1 ? 2 : 1;
+  config.numAttrs = w.split > 1 || w.pair != 0 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 

@@ -17,6 +17,7 @@ struct W4Choice {
   int split = 0;         // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of all work
   int wide = 1;          // strips of 64 rows that a warpgroup has
   int slices = 1;        // of a stage's inputs: each has warpgroups of its own
+  bool pair = false;     // blocks of two row tiles share x, in clusters of two
   int stages = 0;        // of the ring; 0: as many as fit
 };
 

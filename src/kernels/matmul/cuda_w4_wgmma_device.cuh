@@ -35,10 +35,12 @@ struct Ring {
 
 // ---- the copies ---------------------------------------------------------------------------------
 
-// Three warps, of which a thread each copies codes, scales and zeros, and x. What does not exist of
-// weights (the last tile's strips, the last stage's groups) is what is before it, and blocks of
-// codes are left out: nothing that is stored comes from them, or their x is zero. An instruction
-// saved here is a stage that comes sooner; the compiler has to see that it is one thread (elect).
+// Three warps, of which a thread each copies codes, scales and zeros, and x. Of a pair of blocks
+// each copies half of x, to both; so a stage is free when both have done with it. What does not
+// exist of weights (the last tile's strips, the last stage's groups) is what is before it, and
+// blocks of codes are left out: nothing that is stored comes from them, or their x is zero. An
+// instruction saved here is a stage that comes sooner; the compiler has to see that it is one
+// thread (elect).
 inline constexpr int kArrivals = 3;
 
 template <class S>
@@ -65,7 +67,9 @@ class Producer {
   }
 
   // A tile's first strip; strip i of it is this + min(i, last_strip).
-  __device__ int first_strip(const Segment& g) const { return g.row_tile * S::kStrips; }
+  __device__ int first_strip(const Segment& g) const {
+    return min(g.row_tile * S::kStrips, w_.strips - 1);
+  }
   __device__ int last_strip(const Segment& g) const {
     return min(S::kStrips, w_.strips - first_strip(g)) - 1;
   }
@@ -144,6 +148,7 @@ class Producer {
 
   __device__ void x() {
     const uint64_t policy = sm90::evict_last();
+    const int rank = static_cast<int>(blockIdx.x % 2);
     bool waited = false;
     Segment g;
     for (Segments all(w_); all.next(g);) {
@@ -159,8 +164,13 @@ class Producer {
         waited = true;
 #pragma unroll
         for (int b = 0; b < S::kBlocks; ++b) {
-          sm90::copy_tile(to + b * S::kXBlockBytes, map_, step * S::kInputs + b * kBlock, token,
-                          full, policy);
+          const uint32_t at = to + b * S::kXBlockBytes;
+          const int input = step * S::kInputs + b * kBlock;
+          if constexpr (!S::kPair) {
+            sm90::copy_tile(at, map_, input, token, full, policy);
+          } else if (b % 2 == rank) {
+            sm90::copy_tile_to(3, at, map_, input, token, full, policy);
+          }
         }
         advance();
       }
@@ -209,9 +219,15 @@ struct Consumer {
   uint32_t phase = 0;
   bool ready = false;    // seen to be full
   uint32_t to_free = 0;  // the barrier of the stage whose products may still run
+  // From this block's addresses to those of the other one of its pair.
+  const uint32_t to_other =
+      !S::kPair ? 0 : sm90::address_in(ring.barriers, sm90::cluster_rank() ^ 1) - ring.barriers;
 
   __device__ void release() {
     if (to_free != 0 && lane == 0) sm90::barrier_arrive(to_free);
+    if constexpr (S::kPair) {
+      sm90::barrier_arrive_in(to_free + to_other, to_free != 0 && lane == 0);
+    }
     to_free = 0;
   }
 
@@ -412,7 +428,7 @@ struct Consumer {
 #pragma unroll 1
         for (int part = owing ? 0 : 1; part < 2; ++part) {
           run(part == 0 ? g.begin : middle, part == 0 ? middle : g.end, d);
-          if (part == 0) Out::tell(w, all.me());
+          if (part == 0) Out::tell(w, all.slot(all.me()));
         }
         owing = false;
       } else {
@@ -428,9 +444,9 @@ struct Consumer {
       const int first_row = g.row_tile * S::kRows;
       const int token = g.token_tile * S::kTokens;
       if (w.split == 1 && g.begin != 0) {
-        Out::leave(w, all.me(), d);
+        Out::leave(w, all.slot(all.me()), d);
         owing = kOnSums;
-        if (!owing) Out::tell(w, all.me());
+        if (!owing) Out::tell(w, all.slot(all.me()));
         continue;
       }
       if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
@@ -451,7 +467,7 @@ struct Consumer {
         return;
       }
     }
-    if (owing) Out::tell(w, all.me());
+    if (owing) Out::tell(w, all.slot(all.me()));
   }
 };
 
@@ -467,11 +483,15 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
   const int producer = static_cast<int>(threadIdx.x) - S::kConsumers;
   if (producer >= 0 && producer < ring.stages) {
     sm90::barrier_init(ring.full(producer), kArrivals);
-    sm90::barrier_init(ring.empty(producer), S::kConsumers / 32);
+    sm90::barrier_init(ring.empty(producer), S::kConsumers / 32 << (S::kPair ? 1 : 0));
     sm90::barrier_inits_done();
     if (producer == 0) sm90::prefetch_map(&x_map);
   }
-  __syncthreads();
+  if constexpr (S::kPair) {
+    sm90::cluster_sync();
+  } else {
+    __syncthreads();
+  }
   if (producer >= 0) {
     sm90::give_registers<S::kProducerRegisters>();
     Producer<S>(w, &x_map, ring).run(producer / 32);
@@ -484,6 +504,10 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
     sm90::take_registers<S::kConsumerRegisters>();
     sm90::wait_for_earlier_grid();
     Consumer<S>{w, ring}.all_segments();
+  }
+  if constexpr (S::kPair) {  // the other one tells this one of free stages
+    __syncwarp();
+    sm90::cluster_sync();
   }
 #endif
 }

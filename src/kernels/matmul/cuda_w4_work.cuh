@@ -5,6 +5,8 @@
 //   its memory. split 0: tiles x steps are one line, cut into equal runs ("stream-K"). A run may
 //   begin within a tile: its block leaves these sums in the workspace, and the block with the
 //   tile's first step adds them, in order. What is more than two tiles a block is left whole.
+//   pair: two blocks of a cluster have neighbouring row tiles and the same steps of them; each
+//   copies half of x, to both.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +50,9 @@ struct Work {
   int y_in_pairs;  // pairs of bf16 rows are aligned
   int token_tiles;
   int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
-  int tiles;
+  int tiles;         // pairs of them where blocks are paired
   int split;
+  int pair;  // 1: two blocks of a cluster have neighbouring row tiles and share x
   // Of the steps of shared tiles: a block has `run`, the first `longer` blocks one more.
   int run;
   int longer;
@@ -72,16 +75,22 @@ struct Segment {
 class Segments {
  public:
   __device__ explicit Segments(const Work& w)
-      : w_(w), me_(static_cast<int>(gridDim.x - 1 - blockIdx.x)), at_(begin_of(me_)) {}
+      : w_(w),
+        count_(static_cast<int>(gridDim.x) >> w.pair),
+        me_(count_ - 1 - (static_cast<int>(blockIdx.x) >> w.pair)),
+        at_(begin_of(me_)) {}
 
   __device__ bool next(Segment& s) {
     if (!find(s)) return false;
     s.row_tile = w_.token_tiles == 1 ? s.tile : w_.by_token_tiles.divide(s.tile);
     s.token_tile = s.tile - s.row_tile * w_.token_tiles;
+    if (w_.pair != 0) s.row_tile = 2 * s.row_tile + rank();
     return true;
   }
 
   __device__ int me() const { return me_; }
+  // Of the memory of the parts that a run's block leaves.
+  __device__ int slot(int run) const { return w_.pair != 0 ? 2 * run + rank() : run; }
   // Where a block's run begins on the line of shared tiles. Later runs belong to blocks that are
   // started earlier, so that no block waits for one that has yet to find room.
   __device__ int begin_of(int block) const { return block * w_.run + min(block, w_.longer); }
@@ -106,14 +115,17 @@ class Segments {
       at_ += s.end - s.begin;
       return true;
     }
-    s.tile = w_.shared_tiles + me_ + whole_ * static_cast<int>(gridDim.x);
+    s.tile = w_.shared_tiles + me_ + whole_ * count_;
     s.begin = 0;
     s.end = w_.steps;
     ++whole_;
     return s.tile < w_.tiles;
   }
 
+  __device__ static int rank() { return static_cast<int>(blockIdx.x % 2); }
+
   const Work& w_;
+  int count_;
   int me_;
   int at_;
   int whole_ = 0;
@@ -121,9 +133,9 @@ class Segments {
 
 // What a block computes at a time: kStrips x 64 rows, kTokens tokens. A warpgroup has kWide strips;
 // kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales multiply f32
-// sums, else bf16 weights.
+// sums, else bf16 weights. kPair: two blocks share x.
 template <int kTokens_, int kStrips_, int kWide_, int kSlices_, bool kOnSums_, int kBits_,
-          int kPerProcessor_>
+          int kPerProcessor_, bool kPair_>
 struct Tile {
   static constexpr int kTokens = kTokens_;
   static constexpr int kStrips = kStrips_;
@@ -132,6 +144,7 @@ struct Tile {
   static constexpr bool kOnSums = kOnSums_;
   static constexpr int kBits = kBits_;
   static constexpr int kPerProcessor = kPerProcessor_;
+  static constexpr bool kPair = kPair_;
 
   static constexpr int kRows = kStrip * kStrips;
   static constexpr int kOwners = 128 * kStrips / kWide;  // threads that end with a tile's sums
