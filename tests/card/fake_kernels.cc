@@ -13,6 +13,7 @@ using kernels::CudaTiles;
 using kernels::CudaWeight;
 
 constexpr int64_t kFloat = 4;
+Added g_added;
 
 // What one kernel is given. Sizes are in bytes.
 class Given {
@@ -50,14 +51,16 @@ class Given {
                int is_bf16) const {
     rows(name, p, m, n, ld, size_of(is_bf16), size_of(is_bf16));
   }
-  // A y that may be bf16, which then does not overlap x, of f32.
-  void result(const void* y, int64_t m, int64_t n, int64_t ldy, int is_bf16, const void* x,
-              int64_t ldx) const {
-    numbers("y", y, m, n, ldy, is_bf16);
-    if (is_bf16 == 0 || x == nullptr) return;
+  // A y may be x where both are held alike, row for row; a y of bf16 overlaps it in no other way.
+  void result(const void* y, int64_t m, int64_t n, int64_t ldy, int y_is_bf16, const void* x,
+              int64_t ldx, int x_is_bf16 = 0) const {
+    numbers("y", y, m, n, ldy, y_is_bf16);
+    if (y_is_bf16 == 0 || x == nullptr) return;
+    if (x_is_bf16 != 0 && x == y && ldx == ldy) return;
     const auto* from = static_cast<const char*>(x);
     const auto* to = static_cast<const char*>(y);
-    must(from + ((m - 1) * ldx + n) * kFloat <= to || to + ((m - 1) * ldy + n) * 2 <= from,
+    must(from + ((m - 1) * ldx + n) * size_of(x_is_bf16) <= to ||
+             to + ((m - 1) * ldy + n) * size_of(y_is_bf16) <= from,
          "a y of bf16 overlaps what is read");
   }
   void weight(const CudaWeight& w) const {
@@ -96,6 +99,7 @@ void rms_norm(NibbleCudaContext*, const float* weight, int64_t n, float, int, co
   given.floats("x", x, m, n, ldx);
   if (delta != nullptr) given.floats("delta", delta, m, n, ldd);
   given.must(delta == nullptr || residual == x, "residual is not x");
+  if (delta != nullptr) ++g_added.by_passes;
   given.result(y, m, n, ldy, y_is_bf16, x, ldx);
 }
 
@@ -113,13 +117,9 @@ void activate(NibbleCudaContext*, int, const void* x, int64_t ldx, const void* u
   const Given given("activate");
   given.numbers("x", x, m, n, ldx, x_is_bf16);
   if (up != nullptr) given.numbers("up", up, m, n, ldu, x_is_bf16);
-  given.numbers("y", y, m, n, ldy, y_is_bf16);
-  if (x_is_bf16 != 0) {
-    given.must(y_is_bf16 != 0, "bf16 becomes f32");
-    return;
-  }
-  given.result(y, m, n, ldy, y_is_bf16, x, ldx);
-  if (up != nullptr) given.result(y, m, n, ldy, y_is_bf16, up, ldu);
+  given.must(x_is_bf16 == 0 || y_is_bf16 != 0, "bf16 becomes f32");
+  given.result(y, m, n, ldy, y_is_bf16, x, ldx, x_is_bf16);
+  if (up != nullptr) given.result(y, m, n, ldy, y_is_bf16, up, ldu, x_is_bf16);
 }
 
 void add_to(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t ldy, int64_t m,
@@ -127,6 +127,7 @@ void add_to(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t l
   const Given given("add_to");
   given.floats("x", x, m, n, ldx);
   given.floats("y", y, m, n, ldy);
+  ++g_added.by_passes;
 }
 
 void add_rows(NibbleCudaContext*, const CudaRows* rows, int64_t m) {
@@ -230,6 +231,7 @@ void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t l
   given.must(panel_bytes >= 64 * k * size, "the panel is too small");
   given.memory("panel", panel, panel_bytes, 16);
   given.must(y_is_bf16 == 0 || (bf16 != 0 && add == 0), "y of bf16");
+  if (add != 0) ++g_added.by_products;
   given.numbers("y", y, m, weight->n, ldy, y_is_bf16);
 }
 
@@ -300,6 +302,8 @@ void score(NibbleCudaContext*, const float* logits, int64_t m, int64_t n, const 
 }
 
 }  // namespace
+
+Added added() { return g_added; }
 
 void look_at_arguments(kernels::CudaKernels* table) {
   table->rms_norm = rms_norm;

@@ -13,6 +13,13 @@ bool is_held(const void* p, int64_t bytes);
 // Keeps the first sentence, for NibbleCudaDevice::error.
 void note(const char* text);
 
+// How often rows were added to others: by gemm itself; by a norm, or add_to.
+struct Added {
+  int64_t by_products = 0;
+  int64_t by_passes = 0;
+};
+Added added();
+
 // Puts the kernels that look at their arguments in the place of those that do nothing.
 void look_at_arguments(kernels::CudaKernels* table);
 
