@@ -183,7 +183,7 @@ Cuda::~Cuda() {
     if (scratch.data != nullptr) device_->release(context_, scratch.data);
   }
   release_kept();
-  for (const auto& [bytes, memory] : kept_of_host_) device_->release_host(context_, memory);
+  release_kept_of_host();
   device_->close(context_);
 }
 
@@ -218,7 +218,8 @@ void Cuda::release_kept() {
   kept_bytes_ = 0;
 }
 
-// Sizes are powers of two from 64 KiB on, so that prompts of about one length share a piece.
+// Sizes are powers of two from 64 KiB on, so that prompts of about one length use the same piece,
+// one after the other.
 void* Cuda::allocate_host(size_t* bytes) {
   *bytes = std::bit_ceil(std::max(*bytes, size_t{64} << 10));
   if (const auto found = kept_of_host_.find(*bytes); found != kept_of_host_.end()) {
@@ -227,6 +228,9 @@ void* Cuda::allocate_host(size_t* bytes) {
     kept_bytes_of_host_ -= *bytes;
     return memory;
   }
+  void* memory = device_->allocate_host(context_, *bytes);
+  if (memory != nullptr || kept_of_host_.empty()) return memory;
+  release_kept_of_host();
   return device_->allocate_host(context_, *bytes);
 }
 
@@ -236,6 +240,12 @@ void Cuda::release_host(void* memory, size_t bytes) {
   device_->wait(context_);  // a copy may still read it
   kept_of_host_.emplace(bytes, memory);
   kept_bytes_of_host_ += bytes;
+}
+
+void Cuda::release_kept_of_host() {
+  for (const auto& [bytes, memory] : kept_of_host_) device_->release_host(context_, memory);
+  kept_of_host_.clear();
+  kept_bytes_of_host_ = 0;
 }
 
 void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {

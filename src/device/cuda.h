@@ -90,6 +90,7 @@ class Cuda {
   Cuda() = default;
 
   void release_kept();
+  void release_kept_of_host();
 
   struct Scratch {
     std::byte* data = nullptr;

@@ -3,7 +3,8 @@
 // (fake_kernels.h). NIBBLE_FAKE_CARD says what it is, read at every question: "name=Tesla
 // V100;major=7;minor=0;total=16384;free=800" (MiB). Also cards=0, driver=TEXT (none answers, for
 // this reason), busy=TEXT (no context can be had), version=2 (the only one it answers to), wall=N
-// (bytes that can be allocated in all, whatever `free` says).
+// (bytes that can be allocated in all, whatever `free` says), hostwall=N (the same of the host's
+// page-locked memory).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -103,6 +104,9 @@ void* stage(NibbleCudaContext* context) { return context->stage; }
 const char* error(const NibbleCudaContext*) { return g_wrong.empty() ? nullptr : g_wrong.c_str(); }
 
 void* allocate_host(NibbleCudaContext*, size_t bytes) {
+  int64_t taken = 0;
+  for (const auto& [piece, size] : host_sizes()) taken += size;
+  if (taken + static_cast<int64_t>(bytes) > number("hostwall", INT64_MAX / 2)) return nullptr;
   void* memory = std::calloc(bytes == 0 ? 1 : bytes, 1);
   host_sizes()[memory] = static_cast<int64_t>(bytes);
   return memory;

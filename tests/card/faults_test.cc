@@ -359,6 +359,23 @@ TEST_F(FakeCard, page_locked_memory_is_kept_for_who_wants_about_as_much) {
   (*cuda)->release_host(not_kept, huge);
 }
 
+TEST_F(FakeCard, page_locked_memory_that_is_kept_makes_room_for_a_larger_piece) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  is("hostwall=" + std::to_string(2 * kPiece));
+  auto cuda = device::Cuda::open(0);
+  ASSERT_TRUE(cuda) << cuda.error().message;
+  size_t bytes = kPiece;
+  void* kept = (*cuda)->allocate_host(&bytes);
+  ASSERT_NE(kept, nullptr);
+  (*cuda)->release_host(kept, bytes);
+  bytes = 2 * kPiece;
+  void* larger = (*cuda)->allocate_host(&bytes);
+  EXPECT_NE(larger, nullptr);
+  size_t more = kPiece;
+  EXPECT_EQ((*cuda)->allocate_host(&more), nullptr);
+  if (larger != nullptr) (*cuda)->release_host(larger, bytes);
+}
+
 // ---- the program
 
 cli::Ran nibble(std::vector<std::string> arguments, const std::string& card,
