@@ -1,7 +1,11 @@
 // Microseconds of products with 4- or 8-bit codes in tiles, as the program makes them: the shapes
-// and tokens of docs/cuda-notebook.md, each a CUDA graph over weights of more than 260 MB.
+// and tokens of docs/cuda-notebook.md, each a CUDA graph over weights of 260 MiB at least.
 //
 //   cuda_product_bench LIBRARY [BITS [TOKENS,TOKENS,...]]       LIBRARY: libnibble_cuda.so
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -15,15 +19,16 @@ namespace {
 
 constexpr int64_t kColdBytes = int64_t{260} << 20;
 constexpr int64_t kPanelBytes = int64_t{256} << 20;
-constexpr int64_t kFewTokens = 16;      // up to which, and
-constexpr int64_t kPanelTokens = 2048;  // from which the program takes other kernels
+// The most tokens for which the program takes each kernel (matmul/cuda_matmul.cc).
+constexpr int64_t kFewTokens = 16;
+int64_t most_of_tiles(int bits) { return bits == 4 ? 2048 : 1023; }
 
 void time_products(Card& card, Table& table, int bits, const std::vector<int64_t>& tokens) {
   constexpr std::pair<int64_t, int64_t> kShapes[] = {
       {4096, 4096}, {28672, 4096}, {4096, 14336}, {57344, 8192}};
   int64_t most = 1;
   for (const int64_t m : tokens) most = std::max(most, m);
-  float* panel = most >= kPanelTokens ? card.floats(kPanelBytes / 4) : nullptr;
+  float* panel = most > most_of_tiles(bits) ? card.floats(kPanelBytes / 4) : nullptr;
   for (const auto& [n, k] : kShapes) {
     const int64_t bytes = n * k * bits / 8;
     std::vector<CudaWeight> weights;
@@ -41,7 +46,7 @@ void time_products(Card& card, Table& table, int bits, const std::vector<int64_t
                   const CudaWeight* w = &weights[static_cast<size_t>(i)];
                   if (m <= kFewTokens) {
                     card.kernels().multiply_few(card.context(), &w, &y, &n, 1, x, 0, k, m);
-                  } else if (m < kPanelTokens) {
+                  } else if (m <= most_of_tiles(bits)) {
                     card.kernels().multiply_many(card.context(), w, x, k, y, n, 0, m);
                   } else {
                     card.kernels().gemm(card.context(), w, x, k, 1, panel, kPanelBytes, y, n, 0, 0,

@@ -1,16 +1,17 @@
 // What a step of a model takes on a card: of Llama-3-8B's shapes with 4-bit weights, each kernel in
 // a graph of its own, then whole layers, with and without some of their kernels: what these take
 // where others begin before they end. The arguments are libraries (libnibble_cuda.so) of
-// this version of the tables, which are timed in the same process; none: the one beside the
-// program.
+// this version of the tables, which are timed in the same process.
 //
-//   cuda_step_bench [--only TEXT] library ...     rows whose name has TEXT
+//   cuda_step_bench [--only TEXT] LIBRARY ...     rows whose name has TEXT
 //
 // Calls go over caches that together are larger than the card's own (L2), as those of the layers
 // of a model are between two steps.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +29,7 @@ constexpr int64_t kHidden = 4096;
 constexpr int64_t kFfn = 14336;
 constexpr int64_t kVocab = 128256;
 constexpr int64_t kPageTokens = 256;
+constexpr int64_t kFewTokens = 16;                  // up to which all that products write is f32
 constexpr int64_t kColdBytes = int64_t{160} << 20;  // of all that one graph reads
 
 const char* word(KvType type) { return type == KvType::kE4M3 ? "e4m3" : "f16"; }
@@ -115,15 +117,15 @@ struct Vectors {
             card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
             card.floats(m * kFfn)};
   }
-  // `add`: what the product before has not added itself.
+  // `add`: as where the product before has not added to x itself.
   void norm(Card& card, int64_t m, int bf16 = 1, bool add = true) const {
     card.kernels().rms_norm(card.context(), weight, kHidden, 1e-5f, 0, add ? delta : nullptr,
                             kHidden, x, x, kHidden, normed, kHidden, bf16, m);
   }
   // Of bf16 where tokens are many.
   void activate(Card& card, int64_t m, int bf16 = 1) const {
-    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, m > 16, inner, kFfn, bf16, m,
-                            kFfn);
+    card.kernels().activate(card.context(), 0, gate, kFfn, up, kFfn, m > kFewTokens, inner, kFfn,
+                            bf16, m, kFfn);
   }
 };
 
@@ -223,26 +225,24 @@ class Layer {
         steps_(layers(card, KvType::kF16, tokens, m, 8)) {
     for (int64_t i = 0; i < kLayers; ++i) products_.push_back(Products::make(card));
     for (CudaStep& step : steps_) step.out_is_bf16 = 1;
-    if (m > 1) panel_ = card.floats(kPanel / 4);
   }
 
   void run(int64_t i, unsigned what, int bf16) {
     const Products& p = products_[static_cast<size_t>(i % kLayers)];
     CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
     step.out_is_bf16 = bf16;
-    const bool many = m_ > 16;
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
     if ((what & kProducts) != 0) {
       multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
     }
     if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
-    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16, kAdded);
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16, !many);
+    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
     if ((what & kProducts) != 0) {
-      multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16, kBf16);
+      multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16, m_ > kFewTokens);
     }
     if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16, kAdded);
+    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
   }
 
   static constexpr int64_t kLayers = 4;
@@ -250,30 +250,26 @@ class Layer {
   static constexpr double kSums = 2 * 218103808.;  // a token
 
  private:
-  // What many tokens' products make of y.
-  enum Y { kF32, kBf16, kAdded };
+  // As the program does up to 2048 tokens (matmul/cuda_matmul.cc).
   void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
-                const void* x, int bf16, Y how = kF32) {
+                const void* x, int bf16, bool y_is_bf16 = false) {
     std::vector<int64_t> ldy;
     for (const CudaWeight* w : weights) ldy.push_back(w->n);
     const int64_t k = weights[0]->k;
-    if (m_ <= 16) {
+    if (m_ <= kFewTokens) {
       return card_.kernels().multiply_few(card_.context(), weights.data(), y.data(), ldy.data(),
                                           static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      card_.kernels().gemm(card_.context(), weights[i], x, k, 1, panel_, kPanel, y[i], ldy[i],
-                           how == kBf16, how == kAdded, m_);
+      card_.kernels().multiply_many(card_.context(), weights[i], x, k, y[i], ldy[i], y_is_bf16, m_);
     }
   }
 
-  static constexpr int64_t kPanel = int64_t{256} << 20;
   Card& card_;
   int64_t m_;
   Vectors v_;
   std::vector<CudaStep> steps_;
   std::vector<Products> products_;
-  float* panel_ = nullptr;
 };
 
 void time_layers(Card& card, Table& table) {
@@ -322,8 +318,13 @@ void time_head(Card& card, Table& table) {
 int main(int argc, char** argv) {
   using namespace nibble::kernels;
   const bool some = argc > 2 && std::string(argv[1]) == "--only";
+  const int first = some ? 3 : 1;
+  if (first >= argc) {
+    std::fprintf(stderr, "cuda_step_bench [--only TEXT] LIBRARY ...\n");
+    return 2;
+  }
   Table table(some ? argv[2] : "");
-  for (int i = some ? 3 : 1; i < argc; ++i) {
+  for (int i = first; i < argc; ++i) {
     Card card;
     if (!Card::open(argv[i], &card)) return 1;
     time_vectors(card, table);
