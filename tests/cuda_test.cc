@@ -153,8 +153,9 @@ TEST_F(OnCard, exact_logits_of_every_golden_folder_are_the_cpus) {
 // was computed in float64 with weights and inputs rounded so: for gptq/b4_g32 4 % of a typical
 // logit in the mean (and half of one at the worst token, whose attention is sharp), for awq/g32 1
 // %. Gate and up are rounded once more, by as much as their product is after: at most 1.7 times the
-// error that the inputs of `down` bring, a small part of all (measured: 0.1 %). Where a checkpoint rounds inputs, few of them fall to other codes, which tells most in
-// fp8/tensor_static: there a cache of f16 alone makes 6 % on a CPU.
+// error that the inputs of `down` bring, a small part of all (measured: 0.1 %). Where a checkpoint
+// rounds inputs, few of them fall to other codes, which tells most in fp8/tensor_static: there a
+// cache of f16 alone makes 6 % on a CPU.
 TEST_F(OnCard, fast_logits_are_near) {
   for (const char* folder :
        {"gptq/b4_g32", "awq/g32", "unquantized/bf16_untied", "fp8/block", "fp8/tensor_dynamic",

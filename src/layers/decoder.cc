@@ -195,8 +195,8 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
     const bool shared = s.parallel && !s.has(Part::kFfnNorm);
     kernels::ConstRows x = block_input(stream, w.attention_norm,
                                        shared && of_qkv != of_ffn ? kernels::Held::kF32 : of_qkv);
-    float* const of_attention = sum_of(stream, w.o, Part::kPostAttentionNorm, listener);
-    attention_block(stream, layer, x, cache.layer(layer), listener, of_attention);
+    float* const attention_out = block_output(stream, w.o, Part::kPostAttentionNorm, listener);
+    attention_block(stream, layer, x, cache.layer(layer), listener, attention_out);
     if (s.parallel) {
       if (s.has(Part::kFfnNorm)) {
         const kernels::Rows normed(normed_, of_ffn);
@@ -207,11 +207,11 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
       kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m_, s.hidden);
       pending_ = true;
     } else {
-      pending_ = of_attention != x_;
+      pending_ = attention_out != x_;
       x = block_input(stream, w.ffn_norm, of_ffn);
-      float* const of_mlp = sum_of(stream, w.down, Part::kPostFfnNorm, listener);
-      ffn_block(stream, layer, x, listener, of_mlp);
-      pending_ = of_mlp != x_;
+      float* const ffn_out = block_output(stream, w.down, Part::kPostFfnNorm, listener);
+      ffn_block(stream, layer, x, listener, ffn_out);
+      pending_ = ffn_out != x_;
     }
   }
   const float* last = block_input(stream, decoder_->final_norm, kernels::Held::kF32).f32();
@@ -234,10 +234,11 @@ void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, kerne
   normalize(stream, w.ffn_norm, x_, x_, m_, hidden);
 }
 
-// Where a block's last product goes: to delta_, or to the residual stream itself, which it then is
-// added to, and nobody goes over both once more.
-float* Runner::sum_of(const device::Stream& stream, const Linear& last, Part norm_after,
-                      const Listener& listener) const {
+// Where the last product of a block, o or down, goes: to delta_, which block_input adds to the
+// residual stream later, or at once to that, if the product can add and nothing comes between. A
+// listener wants what the layer made, not the sum.
+float* Runner::block_output(const device::Stream& stream, const Linear& last, Part norm_after,
+                            const Listener& listener) const {
   const DecoderSpec& s = decoder_->spec;
   const bool as_it_is = !s.parallel && s.residual_scale == 1 && !s.has(norm_after) && !listener;
   return as_it_is && can_add(stream, last, m_) ? x_ : delta_;

@@ -245,8 +245,8 @@ class Runner {
   kernels::ConstRows block_input(device::Stream& stream, const Norm& norm, kernels::Held held);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, kernels::Rows y,
                  int64_t m, int64_t width);
-  float* sum_of(const device::Stream& stream, const Linear& last, Part norm_after,
-                const Listener& listener) const;
+  float* block_output(const device::Stream& stream, const Linear& last, Part norm_after,
+                      const Listener& listener) const;
   // q, k and v of the step, with the strides of a token.
   struct Qkv {
     float* q;
@@ -290,7 +290,8 @@ class Runner {
   float* narrow_ = nullptr;  // width(), where it is not hidden
   float* x_ = nullptr;       // hidden: the residual stream
   float* normed_ = nullptr;  // hidden
-  float* delta_ = nullptr;   // hidden: what the last block adds; `pending_` until it was added
+  float* delta_ = nullptr;   // hidden: what the last block adds, if not to x_ itself; `pending_`
+                             // until it was added
   float* beside_ = nullptr;  // hidden: what the MLP of a parallel block adds
   float* qkv_ = nullptr;     // (heads + 2 kv_heads) * head_dim, where they are fused
   float* q_ = nullptr;       // heads * head_dim

@@ -38,7 +38,7 @@ kernels::Held held_by(const device::Stream& stream, std::initializer_list<const 
                       int64_t m) {
   const bool biased = std::any_of(writers.begin(), writers.end(),
                                   [](const Linear* linear) { return !linear->bias.empty(); });
-  if (biased) return kernels::Held::kF32;  // which is added to floats
+  if (biased) return kernels::Held::kF32;  // biases are added to floats
   return kernels::held_by(stream, Weights(writers).all(), m);
 }
 

@@ -35,13 +35,16 @@ kernels::Held held_for(const device::Stream& stream, std::initializer_list<const
                        int64_t m);
 
 // How the rows are best held that these layers write, for an operation that reads all of them and
-// whose own results are rounded. Layers that are empty do not count.
+// whose own results are rounded. f32 where one has a bias. Layers that are empty do not count.
 kernels::Held held_by(const device::Stream& stream, std::initializer_list<const Linear*> writers,
                       int64_t m);
+
+// Whether `apply` can add this layer's outputs to rows of f32 that there are; its bias is added,
+// too.
 bool can_add(const device::Stream& stream, const Linear& linear, int64_t m);
 
-// y = x W^T + bias for each output. Layers that read the same x go together: q, k and v keep their
-// own formats and scales and still share one parallel loop.
+// y = x W^T + bias, or y += with `add`, for each output. Layers that read the same x go together:
+// q, k and v keep their own formats and scales and still share one parallel loop.
 void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernels::ConstRows x,
            int64_t ldx, int64_t m);
 

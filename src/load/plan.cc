@@ -105,8 +105,8 @@ class Planner {
       // Dialects warn of the keys they do not know (quant::check_keys).
       const bool of_dialect = key.find("quantization_config.") != key.npos ||
                               key.find("compression_config.") != key.npos;
-      if (of_dialect || key == "eos_token_id" || was_asked(*asked_, root, override_places_[i]))
-        continue;
+      const bool asked = was_asked(*asked_, root, override_places_[i]);
+      if (of_dialect || key == "eos_token_id" || asked) continue;
       if (!stored_[i]) {
         return fail(ErrorCode::kUsage,
                     fmt::format("--override {}: {} has no such key and nothing would read it{}",

@@ -1,4 +1,4 @@
-// What the plan of one module is made of (plan_module itself is in plan.h).
+// What is expected of a stored tensor, for plan_module (plan.h) and for vectors.
 #pragma once
 
 #include "nibble/result.h"

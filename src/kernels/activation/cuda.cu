@@ -1,4 +1,5 @@
-// activation.h on a card: loops over (m, n), an element a thread.
+// activation.h on a card: loops over (m, n), 16 bytes of x a thread, or an element where rows are
+// not aligned to that.
 #include "kernels/activation/activation.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/functions.h"
@@ -6,8 +7,9 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// x / (1 + e^-u) by the two instructions that approximate 2^a and 1 / a to 2^-22: for large -u, where
-// e^-u is off by more, the result is near 0. u = -inf and x = -inf give nan, as divided exactly.
+// x / (1 + e^-u) by the two instructions that approximate 2^a and 1 / a to 2^-22: for large -u,
+// where e^-u is off by more, the result is near 0. u = -inf and x = -inf give nan, as the exact
+// division does.
 __device__ inline float logistic(float x, float u) {
   float e;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(u * -1.44269504f));

@@ -183,7 +183,8 @@ struct CudaKernels {
   void (*matvec)(NibbleCudaContext*, const CudaWeight* weight, const float* x, int64_t ldx,
                  float* y, int64_t ldy, int64_t m);
   // The same by panels of dequantized rows in `panel` and cuBLASLt, x and panel both bf16 or f32;
-  // the panel holds 64 rows at least. y is f32, and with `add` it is added to; or bf16 as x is.
+  // the panel holds 64 rows at least. y is f32 (with `add`: y += x W^T), or bf16
+  // where x is, too.
   void (*gemm)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx, int bf16,
                void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
                int64_t m);

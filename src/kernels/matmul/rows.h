@@ -14,12 +14,13 @@ namespace nibble::kernels {
 Held held_for(const device::Stream& stream, std::span<const PackedWeight* const> weights,
               int64_t m);
 
-// How m rows are best held that these products write: not f32 where they round their inputs to bf16
-// and their results are many bytes. For an operation between that reads both, and whose results are
-// rounded as well. Always f32 on a CPU.
+// How m rows are best held that these products write: not f32 where all of them round their inputs
+// to bf16 and their kernels can write it, which those for few rows cannot. For an operation that
+// reads these rows, and nobody else does, and whose own results are rounded. Always f32 on a CPU.
 Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights, int64_t m);
 
-// Whether this product of m rows can add to f32 in the same time as it would write them.
+// Whether this product of m rows can add to rows of f32 instead of writing them, so that no pass
+// adds them after it: where cuBLASLt multiplies a panel. Never on a CPU.
 bool can_add(const device::Stream& stream, const PackedWeight& weight, int64_t m);
 
 // y = x W^T, held as f32 or as held_by says for all of the weights; or, where can_add, y += x W^T.

@@ -1,5 +1,6 @@
-// Rows that the operation before a product holds as the product reads them: the same numbers as
-// when the product rounds them itself, bit for bit.
+// Rows in other ways than f32. As the product reads them that comes after: the same numbers as when
+// the product rounds them itself, bit for bit. As products write them, or add to them: what floats
+// would have become, but for the order of sums.
 #include "kernels/matmul/rows.h"
 
 #include <algorithm>
@@ -167,7 +168,7 @@ TEST_F(RowsOnCard, an_activation_of_rounded_rows_is_that_of_floats) {
 // then rounds to the other side: a step of bf16 is 2^-7 at most.
 TEST_F(RowsOnCard, products_round_what_they_write_and_add_to_what_there_is) {
   constexpr int64_t kIn = 512;
-  constexpr float kOfSum = 2e-4f;  // absolute: sums are of the size of 1
+  constexpr float kOfSum = 2e-4f;  // of the largest sum
   const WeightFormat formats[] = {
       kFourBits,
       {.element = Element::kS8, .scaled = true, .group_k = 128, .scale_type = DType::kBF16},
