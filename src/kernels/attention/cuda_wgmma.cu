@@ -322,7 +322,7 @@ class Consumer {
     let_tensor_cores_read();
     sm90::sync_some(1 + group_, kGroupThreads);
   }
-  // Of the warp's row.
+  // Numbers d to d + 3 of a query, as pairs of 16 bits; `row` counts from the warp's first.
   __device__ void put_query(int row, int d, uint2 four) const {
     const uint32_t at = tile_offset(kRows, group_ * kGroupRows + warp_ * 16 + row, d / 8 * 8);
     *reinterpret_cast<uint2*>(shared_ + Plan<D>::kQuery + at + d % 8 * 2) = four;
