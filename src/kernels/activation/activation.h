@@ -1,5 +1,5 @@
-// Elementwise operations on rows of float32: activations, plain and gated, and the small sums and
-// scalings between layers.
+// Elementwise operations on rows of f32 (activations on a card: of bf16 too, kernels/rows.h):
+// activations, plain and gated, and the small sums and scalings between layers.
 //
 //   y = f(x)          y = f(gate) * up
 //

@@ -30,7 +30,9 @@ class Card {
         reinterpret_cast<NibbleCudaDeviceFunction>(dlsym(library, kNibbleCudaDeviceSymbol));
     const auto kernels_of =
         reinterpret_cast<NibbleCudaKernelsFunction>(dlsym(library, kNibbleCudaKernelsSymbol));
-    if (device_of == nullptr || kernels_of == nullptr) return false;
+    if (device_of == nullptr || kernels_of == nullptr) {
+      return std::fprintf(stderr, "%s has no tables of kernels\n", path), false;
+    }
     out->device_ = device_of(kNibbleCudaVersion);
     out->kernels_ = static_cast<const CudaKernels*>(kernels_of(kNibbleCudaVersion));
     if (out->device_ == nullptr || out->kernels_ == nullptr) {
