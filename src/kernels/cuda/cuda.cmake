@@ -51,6 +51,15 @@ if(NIBBLE_BENCH)
     add_executable(cuda_${bench}_bench cuda/${bench}_bench.cc)
     target_link_libraries(cuda_${bench}_bench PRIVATE nibble_flags fmt::fmt ${CMAKE_DL_LIBS})
   endforeach()
+  # The kernels for many tokens by themselves, which `check` compares with float64.
+  set(of_w4 matmul/cuda_w4_bench.cu matmul/cuda_w4_check.cu)
+  set_source_files_properties(${of_w4} PROPERTIES COMPILE_OPTIONS "${hopper};-std=c++20")
+  add_executable(cuda_w4_bench ${of_w4})
+  set_target_properties(cuda_w4_bench PROPERTIES CUDA_ARCHITECTURES OFF
+                        CUDA_STANDARD_REQUIRED OFF CUDA_RUNTIME_LIBRARY Static)
+  target_include_directories(cuda_w4_bench PRIVATE ${CMAKE_SOURCE_DIR}/src
+                             ${CMAKE_SOURCE_DIR}/include ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(cuda_w4_bench PRIVATE nibble_cuda_hopper ${CMAKE_DL_LIBS})
 endif()
 include(GNUInstallDirs)
 install(TARGETS nibble_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -105,10 +105,6 @@ __device__ inline uint64_t evict_last() {
   return policy;
 }
 
-// The grid before this one in the stream is done, and what it wrote can be read.
-__device__ inline void wait_for_earlier_grid() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
 // True in one thread of a warp. Where this is asked, the compiler knows that it is one.
 __device__ inline bool elect() {
   uint32_t is;
@@ -120,9 +116,6 @@ __device__ inline bool elect() {
       "}"
       : "=r"(is));
   return is != 0;
-}
-__device__ inline void let_later_grid_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // Registers of a warpgroup's threads, of what the block has.

@@ -11,6 +11,7 @@
 // cuda_w4_wgmma.cu has the variants and starts them.
 #pragma once
 
+#include "kernels/cuda/device.cuh"
 #include "kernels/matmul/cuda_sm90.cuh"
 #include "kernels/matmul/cuda_w4_fragment.cuh"
 #include "kernels/matmul/cuda_w4_sums.cuh"
@@ -160,7 +161,7 @@ class Producer {
         const uint32_t to = ring_.stage(s_);
         sm90::barrier_expect(full, S::kBlocks * S::kXBlockBytes);
         // Only here, so that what comes before has been fetched and done.
-        if (!waited) sm90::wait_for_earlier_grid();
+        if (!waited) wait_for_previous();
         waited = true;
 #pragma unroll
         for (int b = 0; b < S::kBlocks; ++b) {
@@ -479,7 +480,7 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
   const Ring<S> ring(sm90::shared_address(memory), w);
-  sm90::let_later_grid_start();
+  let_next_start();
   const int producer = static_cast<int>(threadIdx.x) - S::kConsumers;
   if (producer >= 0 && producer < ring.stages) {
     sm90::barrier_init(ring.full(producer), kArrivals);
@@ -502,7 +503,7 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
     }
   } else {
     sm90::take_registers<S::kConsumerRegisters>();
-    sm90::wait_for_earlier_grid();
+    wait_for_previous();
     Consumer<S>{w, ring}.all_segments();
   }
   if constexpr (S::kPair) {  // the other one tells this one of free stages
