@@ -4,7 +4,7 @@
 // V100;major=7;minor=0;total=16384;free=800" (MiB). Also cards=0, driver=TEXT (none answers, for
 // this reason), busy=TEXT (no context can be had), version=2 (the only one it answers to), wall=N
 // (bytes that can be allocated in all, whatever `free` says), hostwall=N (the same of the host's
-// page-locked memory).
+// page-locked memory), nan=N (products with weights of N rows and more are nan).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -181,6 +181,8 @@ bool is_held(const void* p, int64_t bytes) {
   }
   return false;
 }
+
+int64_t rows_of_nan() { return number("nan", INT64_MAX); }
 
 void note(const char* text) {
   if (g_wrong.empty()) g_wrong = text;

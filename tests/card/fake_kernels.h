@@ -20,6 +20,9 @@ struct Added {
 };
 Added added();
 
+// Of the setting nan=N: weights of N rows and more multiply to nan in gemm.
+int64_t rows_of_nan();
+
 // Puts the kernels that look at their arguments in the place of those that do nothing.
 void look_at_arguments(kernels::CudaKernels* table);
 

@@ -100,6 +100,25 @@ TEST_F(Residual, stream_is_added_to_by_the_products_themselves_unless_something_
   }
 }
 
+// Who listens hears what a layer made, of bf16 too: o and down do not add to the residual stream.
+TEST_F(Residual, stream_is_added_to_later_where_somebody_listens_to_the_layers) {
+  is("major=8;minor=0;nan=64");  // gate, up (as bf16) and the head
+  Options options;
+  options.device = "cuda";
+  auto model = Model::load(NIBBLE_SOURCE_DIR "/tests/golden/architectures/gptq_qwen2", options);
+  ASSERT_TRUE(model) << model.error().message;
+  const Added before = added();
+  Session session(*model);
+  const auto logits = session.logits(std::vector<int32_t>(9, 1));
+  ASSERT_FALSE(logits);
+  EXPECT_EQ(logits.error().message,
+            "the logits are not finite (nan or inf); the first module whose output was not is "
+            "model.layers.0.mlp.gate_proj; check the file with `nibble verify`");
+  const Added after = added();
+  EXPECT_EQ(after.by_products - before.by_products, 2) << "once without a listener";
+  EXPECT_EQ(after.by_passes - before.by_passes, 2) << "once with one";
+}
+
 // ---- what products say they do, and that they do it, where their kernels change
 
 kernels::PackedWeight packed(const WeightFormat& format, kernels::Precision precision,
