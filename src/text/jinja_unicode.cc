@@ -303,7 +303,9 @@ std::string_view strip(std::string_view s, std::optional<std::string_view> chars
 size_t find_bytes(std::string_view s, std::string_view needle, size_t from) {
   if (from > s.size()) return s.npos;
   if (needle.empty()) return from;
-  // memmem is linear in the worst case; std::string_view::find is not.
+  if (needle.size() == 1) return s.find(needle.front(), from);
+  // memmem is linear in the worst case; std::string_view::find is not. (With a sanitizer each call
+  // looks at all of the rest, so that many calls are quadratic there.)
   const void* at = memmem(s.data() + from, s.size() - from, needle.data(), needle.size());
   return at == nullptr ? s.npos : static_cast<size_t>(static_cast<const char*>(at) - s.data());
 }
