@@ -168,6 +168,8 @@ Result<std::shared_ptr<Cuda>> Cuda::open(int index) {
   std::shared_ptr<Cuda> out(new Cuda);
   out->gpu_ = gpu;
   out->device_ = library()->device;
+  out->kept_ = {out->device_->allocate, out->device_->release, {}, 0};
+  out->kept_of_host_ = {out->device_->allocate_host, out->device_->release_host, {}, 0};
   out->kernels_ = library()->kernels;
   char text[kTextBytes] = {};
   out->context_ = out->device_->open(index, text, sizeof text);
@@ -182,70 +184,58 @@ Cuda::~Cuda() {
   for (const Scratch& scratch : scratch_) {
     if (scratch.data != nullptr) device_->release(context_, scratch.data);
   }
-  release_kept();
-  release_kept_of_host();
+  release_all(kept_);
+  release_all(kept_of_host_);
   device_->close(context_);
 }
 
 void* Cuda::allocate(size_t bytes) {
   ++generation_;
-  if (const auto found = kept_.find(bytes); found != kept_.end()) {
-    void* memory = found->second;
-    kept_.erase(found);
-    kept_bytes_ -= bytes;
-    return memory;
-  }
-  void* memory = device_->allocate(context_, bytes);
-  if (memory != nullptr || kept_.empty()) return memory;
-  release_kept();
-  return device_->allocate(context_, bytes);
+  return take(kept_, bytes);
 }
 
 void Cuda::release(void* memory, size_t bytes) {
   ++generation_;
   constexpr size_t kShare = 64;
-  if (kept_bytes_ + bytes > static_cast<size_t>(gpu_.memory_bytes) / kShare) {
-    return device_->release(context_, memory);
-  }
-  device_->wait(context_);  // kernels may still use it, and copies come by another stream
-  kept_.emplace(bytes, memory);
-  kept_bytes_ += bytes;
-}
-
-void Cuda::release_kept() {
-  for (const auto& [bytes, memory] : kept_) device_->release(context_, memory);
-  kept_.clear();
-  kept_bytes_ = 0;
+  give_back(kept_, memory, bytes, static_cast<size_t>(gpu_.memory_bytes) / kShare);
 }
 
 // Sizes are powers of two from 64 KiB on, so that prompts of about one length use the same piece,
 // one after the other.
 void* Cuda::allocate_host(size_t* bytes) {
   *bytes = std::bit_ceil(std::max(*bytes, size_t{64} << 10));
-  if (const auto found = kept_of_host_.find(*bytes); found != kept_of_host_.end()) {
-    void* memory = found->second;
-    kept_of_host_.erase(found);
-    kept_bytes_of_host_ -= *bytes;
-    return memory;
-  }
-  void* memory = device_->allocate_host(context_, *bytes);
-  if (memory != nullptr || kept_of_host_.empty()) return memory;
-  release_kept_of_host();
-  return device_->allocate_host(context_, *bytes);
+  return take(kept_of_host_, *bytes);
 }
 
 void Cuda::release_host(void* memory, size_t bytes) {
   constexpr size_t kMost = size_t{64} << 20;
-  if (kept_bytes_of_host_ + bytes > kMost) return device_->release_host(context_, memory);
-  device_->wait(context_);  // a copy may still read it
-  kept_of_host_.emplace(bytes, memory);
-  kept_bytes_of_host_ += bytes;
+  give_back(kept_of_host_, memory, bytes, kMost);
 }
 
-void Cuda::release_kept_of_host() {
-  for (const auto& [bytes, memory] : kept_of_host_) device_->release_host(context_, memory);
-  kept_of_host_.clear();
-  kept_bytes_of_host_ = 0;
+void* Cuda::take(Kept& kept, size_t bytes) {
+  if (const auto found = kept.pieces.find(bytes); found != kept.pieces.end()) {
+    void* memory = found->second;
+    kept.pieces.erase(found);
+    kept.bytes -= bytes;
+    return memory;
+  }
+  void* memory = kept.allocate(context_, bytes);
+  if (memory != nullptr || kept.pieces.empty()) return memory;
+  release_all(kept);
+  return kept.allocate(context_, bytes);
+}
+
+void Cuda::give_back(Kept& kept, void* memory, size_t bytes, size_t most) {
+  if (kept.bytes + bytes > most) return kept.release(context_, memory);
+  device_->wait(context_);  // kernels and copies, also of other streams, may still use it
+  kept.pieces.emplace(bytes, memory);
+  kept.bytes += bytes;
+}
+
+void Cuda::release_all(Kept& kept) {
+  for (const auto& [bytes, memory] : kept.pieces) kept.release(context_, memory);
+  kept.pieces.clear();
+  kept.bytes = 0;
 }
 
 void Cuda::upload(ThreadPool& pool, void* to, const void* from, size_t bytes) {

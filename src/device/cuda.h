@@ -89,8 +89,16 @@ class Cuda {
  private:
   Cuda() = default;
 
-  void release_kept();
-  void release_kept_of_host();
+  // Pieces that were given back, for who next wants as many bytes, and how the driver is asked.
+  struct Kept {
+    void* (*allocate)(NibbleCudaContext*, size_t);
+    void (*release)(NibbleCudaContext*, void*);
+    std::multimap<size_t, void*> pieces;  // by size
+    size_t bytes = 0;
+  };
+  void* take(Kept& kept, size_t bytes);
+  void give_back(Kept& kept, void* memory, size_t bytes, size_t most);
+  void release_all(Kept& kept);
 
   struct Scratch {
     std::byte* data = nullptr;
@@ -106,10 +114,8 @@ class Cuda {
   const kernels::CudaKernels* kernels_ = nullptr;
   NibbleCudaContext* context_ = nullptr;
   Scratch scratch_[kSlots];
-  std::multimap<size_t, void*> kept_;  // by size
-  size_t kept_bytes_ = 0;
-  std::multimap<size_t, void*> kept_of_host_;
-  size_t kept_bytes_of_host_ = 0;
+  Kept kept_;
+  Kept kept_of_host_;
 };
 
 }  // namespace nibble::device
