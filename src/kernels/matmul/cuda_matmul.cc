@@ -190,7 +190,6 @@ void run(device::Cuda& cuda, const Job& job, const RowsTarget& target, int64_t m
   const CudaKernels& kernels = cuda.kernels();
   const CudaWeight& weight = job.packed->weight;
   const bool y_is_bf16 = target.y.held == Held::kBf16;
-  NIBBLE_CHECK((!y_is_bf16 || job.writes_bf16()) && (!target.add || job.adds()));
   if (job.codes()) return run_codes(cuda, job, target, m);
   if (is_many(job.path)) {
     return kernels.multiply_many(cuda.context(), &weight, job.x.data, job.x.ld, target.y.data,
@@ -218,7 +217,6 @@ void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const Rows
   int64_t ldy[kMostTargets];
   for (size_t i = 0; i < jobs.size(); ++i) {
     weights[i] = &jobs[i].packed->weight;
-    NIBBLE_CHECK(!targets[i].add);
     y[i] = targets[i].y.f32();
     ldy[i] = targets[i].ldy;
   }
@@ -239,6 +237,15 @@ const char* only_one_packing(std::vector<const Kernel*>& fitting) {
   std::erase_if(fitting,
                 [](const Kernel* k) { return path_of(*k) == kCodes || path_of(*k) == kPanelF32; });
   return kTilePacking;
+}
+
+Held bf16_if_all(const device::Stream& stream, std::span<const PackedWeight* const> weights,
+                 int64_t m, bool (Job::*can)() const) {
+  if (stream.shared_cuda() == nullptr) return Held::kF32;
+  const bool all = std::all_of(weights.begin(), weights.end(), [&](const PackedWeight* weight) {
+    return (Job(*weight, m).*can)();
+  });
+  return all ? Held::kBf16 : Held::kF32;
 }
 
 }  // namespace
@@ -286,20 +293,12 @@ Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& 
 
 Held held_for(const device::Stream& stream, std::span<const PackedWeight* const> weights,
               int64_t m) {
-  if (stream.shared_cuda() == nullptr) return Held::kF32;
-  const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
-    return Job(*weight, m).takes_bf16();
-  });
-  return all ? Held::kBf16 : Held::kF32;
+  return bf16_if_all(stream, weights, m, &Job::takes_bf16);
 }
 
 Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights,
              int64_t m) {
-  if (stream.shared_cuda() == nullptr) return Held::kF32;
-  const bool all = std::all_of(weights.begin(), weights.end(), [m](const PackedWeight* weight) {
-    return Job(*weight, m).writes_bf16();
-  });
-  return all ? Held::kBf16 : Held::kF32;
+  return bf16_if_all(stream, weights, m, &Job::writes_bf16);
 }
 
 bool can_add(const device::Stream& stream, const PackedWeight& weight, int64_t m) {
@@ -326,6 +325,8 @@ void matmul_on_cuda(device::Stream& stream, std::span<const RowsTarget> targets,
   for (size_t i = 0; i < targets.size(); ++i) {
     Job& job = jobs[i];
     job = Job(*targets[i].weight, m);
+    NIBBLE_CHECK(targets[i].y.held == Held::kF32 || job.writes_bf16());
+    NIBBLE_CHECK(!targets[i].add || job.adds());
     if (x.held == Held::kBf16) {
       NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
       job.x = {x.data, ldx};

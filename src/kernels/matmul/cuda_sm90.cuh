@@ -140,7 +140,7 @@ __device__ inline void cluster_sync() {
 // This block's shared address as it is in `rank`'s block of the cluster.
 __device__ inline uint32_t address_in(uint32_t address, uint32_t rank) {
   uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
 // At a barrier of any block of the cluster; between products no branch is wanted.

@@ -40,11 +40,6 @@ __device__ void load_words(uint32_t (&v)[kCount], const uint8_t* from) {
     v[0] = *reinterpret_cast<const uint32_t*>(from);
   }
 }
-__device__ inline uint32_t at_rank(uint32_t address, int rank) {
-  uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
 // Four floats to another rank's shared memory, which its barrier is told of.
 __device__ inline void send(uint32_t to, uint32_t barrier, const float (&v)[4]) {
   asm volatile(
@@ -366,7 +361,7 @@ __device__ void reduce(const Work& w, const Place& place, const Barriers& bars, 
       if (owner == place.rank) {
         *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
       } else {
-        send(at_rank(shared_address(to), owner), at_rank(received, owner), v);
+        send(address_in(shared_address(to), owner), address_in(received, owner), v);
       }
     }
     __syncwarp();
