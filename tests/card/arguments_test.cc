@@ -3,13 +3,13 @@
 // arguments).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "card/on_fake_card.h"
 #include "device/cuda.h"
 #include "kernels/cuda/abi.h"
 #include "nibble/nibble.h"
@@ -19,17 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Arguments : public testing::Test {
- protected:
-  void SetUp() override {
-    setenv("NIBBLE_CUDA_LIBRARY", NIBBLE_FAKE_CARD_LIBRARY, 1);
-    setenv("NIBBLE_FAKE_CARD", "", 1);
-  }
-  void TearDown() override {
-    unsetenv("NIBBLE_CUDA_LIBRARY");
-    unsetenv("NIBBLE_FAKE_CARD");
-  }
-};
+using Arguments = OnFakeCard;
 
 std::set<std::string> golden_models() {
   std::set<std::string> out;
@@ -63,7 +53,7 @@ TEST_F(Arguments, of_every_golden_model_are_held_large_enough_and_aligned) {
                                           {"major=9", "exact"},
                                           {"major=8;minor=9", "fast"},
                                           {"major=7;minor=5", "fast"}}) {
-      setenv("NIBBLE_FAKE_CARD", card, 1);
+      is(card);
       Options options;
       options.device = "cuda";
       options.precision = precision;

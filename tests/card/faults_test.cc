@@ -1,6 +1,5 @@
 // Every way in which a card is not there, too old, too small or full: one sentence, exit code 1,
 // nothing lost.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "card/on_fake_card.h"
 #include "cli/spawn.h"
 #include "device/cuda.h"
 #include "device/memory.h"
@@ -24,18 +24,9 @@ namespace fs = std::filesystem;
 const std::string kModel = NIBBLE_SOURCE_DIR "/tests/golden/gguf/q4_1/model.gguf";
 const std::string kLibrary = NIBBLE_FAKE_CARD_LIBRARY;
 
-class FakeCard : public testing::Test {
+class FakeCard : public OnFakeCard {
  protected:
-  void SetUp() override { setenv("NIBBLE_CUDA_LIBRARY", kLibrary.c_str(), 1); }
-  void TearDown() override {
-    unsetenv("NIBBLE_CUDA_LIBRARY");
-    unsetenv("NIBBLE_FAKE_CARD");
-  }
-  static void is(const std::string& settings) { setenv("NIBBLE_FAKE_CARD", settings.c_str(), 1); }
-  static int64_t taken() {
-    void* library = dlopen(kLibrary.c_str(), RTLD_NOW);
-    return reinterpret_cast<int64_t (*)()>(dlsym(library, "nibble_fake_card_taken"))();
-  }
+  static int64_t taken() { return function<int64_t()>("nibble_fake_card_taken")(); }
   static std::string error_of_load(const std::string& settings, int64_t ctx = 0) {
     is(settings);
     Options options;

@@ -1,12 +1,12 @@
 // Where products of a card add to what there is, and where they write bf16: in whole models to the
 // residual stream alone, and each block once. The card is not there (fake_kernels.h counts).
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "card/fake_kernels.h"
+#include "card/on_fake_card.h"
 #include "device/cuda.h"
 #include "kernels/matmul/cuda_test_card.h"
 #include "kernels/matmul/rows.h"
@@ -19,24 +19,13 @@ using tensor::DType;
 using tensor::Element;
 using tensor::WeightFormat;
 
-class Residual : public testing::Test {
- protected:
-  void SetUp() override { setenv("NIBBLE_CUDA_LIBRARY", NIBBLE_FAKE_CARD_LIBRARY, 1); }
-  void TearDown() override {
-    unsetenv("NIBBLE_CUDA_LIBRARY");
-    unsetenv("NIBBLE_FAKE_CARD");
-  }
-  static void is(const std::string& settings) { setenv("NIBBLE_FAKE_CARD", settings.c_str(), 1); }
+using fake::Added;
 
-  struct Added {
-    int64_t by_products = 0;
-    int64_t by_passes = 0;
-  };
+class Residual : public OnFakeCard {
+ protected:
   static Added added() {
-    void* library = dlopen(NIBBLE_FAKE_CARD_LIBRARY, RTLD_NOW);
     Added out;
-    reinterpret_cast<void (*)(int64_t*, int64_t*)>(dlsym(library, "nibble_fake_card_added"))(
-        &out.by_products, &out.by_passes);
+    function<void(int64_t*, int64_t*)>("nibble_fake_card_added")(&out.by_products, &out.by_passes);
     return out;
   }
   // By a prompt of m tokens.
