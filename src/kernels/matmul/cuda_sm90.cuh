@@ -77,15 +77,6 @@ __device__ inline void copy_tile(uint32_t to, const CUtensorMap* map, int column
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-// To the same place of every block of the cluster that `blocks` has a bit for, and their barriers.
-__device__ inline void copy_tile_to(uint32_t blocks, uint32_t to, const CUtensorMap* map,
-                                    int column, int row, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(blocks)), "l"(policy)
-      : "memory");
-}
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -143,28 +134,6 @@ __device__ inline uint32_t address_in(uint32_t address, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-// At a barrier of any block of the cluster; between products no branch is wanted.
-__device__ inline void barrier_arrive_in(uint32_t barrier, bool when) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
-      "}" ::"r"(barrier),
-      "r"(static_cast<int>(when))
-      : "memory");
-}
-// What `rank`'s block of the cluster has at this block's shared address.
-__device__ inline float4 load_of_cluster(uint32_t address, uint32_t rank) {
-  const uint32_t there = address_in(address, rank);
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(there)
-               : "memory");
-  return v;
-}
-
 // A barrier of `threads` threads of the block; 0 is __syncthreads.
 __device__ inline void sync_some(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -175,13 +144,27 @@ __device__ inline void arrive_some(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-__device__ inline uint32_t load_acquire(const uint32_t* p) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+// What another block may write or read meanwhile.
+__device__ inline float4 load_relaxed(const float4* p) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
-__device__ inline void store_release(uint32_t* p, uint32_t v) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+__device__ inline void store_relaxed(float4* p, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y),
+               "f"(v.z), "f"(v.w)
+               : "memory");
+}
+
+// Four 8 x 8 matrices of 16 bits; lane i tells where column i % 8 of matrix i / 8 goes.
+__device__ inline void store_matrices_turned(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+      : "memory");
 }
 
 __device__ inline uint4 load_shared(uint32_t address) {
@@ -203,13 +186,16 @@ __device__ inline uint32_t load_shared_u16(uint32_t address) {
   return v;
 }
 
-__device__ inline void store_shared(uint32_t address, float v) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
-}
 __device__ inline void store_shared(uint32_t address, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y),
                "f"(v.z), "f"(v.w)
                : "memory");
+}
+
+// The same number, which the compiler then does not compute again in a loop.
+__device__ inline int once(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
 }
 
 // wgmma's description of a K-major tile in shared memory with rows of 128 bytes, swizzled (eight

@@ -38,8 +38,8 @@ inline int processors() {
 inline std::string name(const W4Choice& c) {
   char text[64];
   const int size =
-      std::snprintf(text, sizeof text, "%dx%d%s/%d%s%s%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
-                    c.split, c.wide > 1 ? "p" : "", c.slices > 1 ? "k" : "", c.pair ? "x" : "");
+      std::snprintf(text, sizeof text, "%dx%d%s/%d%s%s", c.rows, c.tokens, c.on_sums ? "s" : "w",
+                    c.split, c.wide > 1 ? "p" : "", c.slices > 1 ? "k" : "");
   if (c.stages != 0) std::snprintf(text + size, sizeof text - size, "r%d", c.stages);
   return text;
 }
@@ -47,13 +47,11 @@ inline std::string name(const W4Choice& c) {
 // Every tile that may be compiled; w4_can tells.
 inline std::vector<W4Choice> tiles() {
   std::vector<W4Choice> out;
-  for (const int rows : {128, 256})
+  for (const int rows : {64, 128, 256})
     for (const int tokens : {32, 48, 64, 96, 128, 256})
       for (const bool sums : {true, false})
         for (const int wide : {1, 2})
-          for (const int slices : {1, 2})
-            for (const bool pair : {false, true})
-              out.push_back({rows, tokens, sums, 0, wide, slices, pair});
+          for (const int slices : {1, 2}) out.push_back({rows, tokens, sums, 0, wide, slices});
   return out;
 }
 

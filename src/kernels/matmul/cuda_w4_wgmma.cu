@@ -15,59 +15,49 @@ using Kernel = void (*)(CUtensorMap, Work);
 struct Variant {
   W4Choice choice;
   int bits;
+  double fixed, step;  // microseconds that a product takes, and more for each stage's inputs
   int per_processor;
   int threads;
   Kernel kernel;
   int stage_bytes;
-  int sum_bytes;
-  int handed_bytes;
+  int after_ring;  // bytes
 };
 
-template <int kTokens, int kStrips, int kWide, int kSlices, bool kOnSums, int kBits = 4,
-          int kPerProcessor = 1, bool kPair = false>
-constexpr Variant variant() {
-  using S = Tile<kTokens, kStrips, kWide, kSlices, kOnSums, kBits, kPerProcessor, kPair>;
+template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums, int kBits = 4,
+          int kPerProcessor = 1>
+constexpr Variant variant(double fixed, double step) {
+  using S = Tile<kTokens, kRows / kStrip, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
   // What launch_w4_wgmma asks for at least fits, so that whatever is chosen can be launched.
   constexpr int kOfProcessor = 228 << 10;  // Hopper's; 1024 bytes of it for each block
   constexpr int kOfBlock = kOfProcessor / kPerProcessor - 1024;
-  static_assert(shared_bytes(2, S::kStageBytes) + S::kHandedBytes <= kOfBlock);
-  static_assert(shared_bytes((S::kSumBytes + S::kStageBytes - 1) / S::kStageBytes,
-                             S::kStageBytes) <= kOfBlock);
-  return {{S::kRows, kTokens, kOnSums, 0, kWide, kSlices, kPair},
+  static_assert(shared_bytes(2, S::kStageBytes) + S::kAfterRing <= kOfBlock);
+  return {{kRows, kTokens, kOnSums, 0, kWide, kSlices},
           kBits,
+          fixed,
+          step,
           kPerProcessor,
           S::kThreads,
           multiply<S>,
           S::kStageBytes,
-          S::kSumBytes,
-          S::kHandedBytes};
+          S::kAfterRing};
 }
 
-// Tokens, strips, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor, pairs.
+// Rows, tokens, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor. Times are
+// fitted to sweeps of an H200 over all of them, six shapes and nine numbers of tokens.
 constexpr Variant kVariants[] = {
-    variant<32, 2, 1, 1, true, 4, 2>(),
-    variant<32, 2, 2, 2, true>(),
-    variant<32, 4, 2, 1, true>(),
-    variant<48, 4, 2, 1, true>(),
-    variant<64, 2, 1, 1, true>(),
-    variant<64, 2, 2, 2, true>(),
-    variant<64, 4, 2, 1, true>(),
-    variant<64, 4, 1, 1, false>(),
-    variant<96, 2, 1, 1, true>(),
-    variant<128, 2, 1, 1, true>(),
-    variant<128, 2, 1, 1, false>(),
-    variant<256, 2, 1, 1, false>(),
-    variant<32, 4, 1, 1, true, 8>(),
-    variant<32, 4, 2, 1, true, 8>(),
-    variant<64, 4, 2, 1, true, 8>(),
-    variant<64, 2, 2, 2, true, 8>(),
-    variant<64, 4, 1, 1, true, 8>(),
-    variant<64, 4, 1, 1, false, 8>(),
-    variant<128, 2, 1, 1, true, 8>(),
-    variant<128, 2, 1, 1, false, 8>(),
-    variant<256, 2, 1, 1, false, 8>(),
-    variant<256, 2, 1, 1, false, 4, 1, true>(),
-    variant<256, 2, 1, 1, false, 8, 1, true>(),
+    variant<64, 32, 1, 2, true>(2.91, 0.394),       variant<128, 32, 1, 1, true, 4, 2>(3.7, 0.644),
+    variant<128, 32, 2, 2, true>(3.42, 0.657),      variant<256, 32, 2, 1, true>(3.59, 0.633),
+    variant<64, 48, 1, 2, true>(2.92, 0.437),       variant<128, 48, 2, 2, true>(3.35, 0.745),
+    variant<256, 48, 2, 1, true>(3.64, 0.718),      variant<64, 64, 1, 2, true>(2.97, 0.522),
+    variant<128, 64, 2, 2, true>(3.15, 0.868),      variant<256, 64, 1, 1, true>(3.53, 0.843),
+    variant<64, 96, 1, 2, true>(3.27, 0.627),       variant<128, 96, 1, 1, true>(1.86, 0.619),
+    variant<128, 128, 1, 1, true>(1.36, 0.754),     variant<64, 64, 1, 2, false>(3.16, 0.587),
+    variant<256, 64, 1, 1, false>(3.18, 0.905),     variant<128, 128, 1, 1, false>(1.16, 0.800),
+    variant<256, 128, 1, 1, false>(1.42, 1.439),    variant<128, 256, 1, 1, false>(0.68, 1.443),
+    variant<64, 32, 1, 2, true, 8>(3.03, 0.495),    variant<256, 32, 1, 1, true, 8>(4.95, 0.816),
+    variant<64, 64, 1, 2, true, 8>(3.22, 0.631),    variant<256, 64, 1, 1, true, 8>(4.35, 1.013),
+    variant<128, 128, 1, 1, true, 8>(2.34, 0.802),  variant<256, 64, 1, 1, false, 8>(3.74, 1.077),
+    variant<128, 128, 1, 1, false, 8>(1.93, 0.904), variant<128, 256, 1, 1, false, 8>(1.59, 1.480),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -79,7 +69,7 @@ const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
     if (v.choice.rows == choice.rows && v.choice.tokens == choice.tokens &&
         v.choice.on_sums == choice.on_sums && v.choice.slices == choice.slices &&
-        v.choice.wide == choice.wide && v.choice.pair == choice.pair && v.bits == args.bits) {
+        v.choice.wide == choice.wide && v.bits == args.bits) {
       return &v;
     }
   }
@@ -173,102 +163,70 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
   if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  if (choice.pair) return choice.split < 2;
-  return choice.split < 2 ||
-         choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
+  return choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
 }
 
 size_t w4_workspace(int multiprocessors) {
-  // Sums of 256 x 128 outputs a block, or of two smaller ones.
-  return kFlagBytes +
-         static_cast<size_t>(max(multiprocessors, kProcessors)) * 256 * 128 * sizeof(float);
+  // Two parts of 256 x 128 sums a block, or four of half as many.
+  return static_cast<size_t>(max(multiprocessors, kProcessors)) * 2 * 256 * 128 * sizeof(float);
 }
 
 namespace {
 
-// Of products with scales on sums and 4 bits, up to 128 tokens. `small`: so few and short rows that
-// a product costs what its parts wait for.
-W4Choice choose_few(const W4Args& args, int multiprocessors, bool few_rows, bool small) {
-  const auto one_wave = [&](int rows, int tokens, int places) {
-    const int count = div_up(args.n, rows) * div_up(args.m, tokens);
-    return count <= places && count * 5 > places * 4;
-  };
-  W4Choice c;
-  c.on_sums = true;
-  c.tokens = args.m <= 32                ? 32
-             : args.m <= 48 && !few_rows ? 48
-             : args.m <= 64              ? 64
-             : small && args.m > 96      ? 64
-             : args.m <= 96              ? 96
-                                         : 128;
-  if (c.tokens >= 96) return c;
-  if (few_rows) {
-    if (small && c.tokens == 64 && args.m <= 64) return c;
-    c.wide = c.slices = 2;
-    if (small) c.split = 2;
-  } else if (c.tokens == 32 && one_wave(128, 32, 2 * multiprocessors)) {
-    c.split = 1;
-  } else {
-    c.rows = 256, c.wide = 2;
-    if (one_wave(256, c.tokens, multiprocessors)) c.split = 1;
+// How a product's tiles are dealt to blocks: see Work.
+struct Deal {
+  int token_tiles, tiles, steps, blocks, shared_tiles;
+};
+
+Deal deal(const W4Args& args, const Variant& v, int split, int multiprocessors) {
+  Deal out{};
+  out.token_tiles = div_up(args.m, v.choice.tokens);
+  out.tiles = div_up(args.n, v.choice.rows) * out.token_tiles;
+  out.steps = div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices);
+  const int64_t most = int64_t{out.tiles} * (split == 0 ? out.steps : split);
+  out.blocks = static_cast<int>(min(most, int64_t{multiprocessors} * v.per_processor));
+  if (split != 1 && out.tiles % out.blocks != 0) {
+    const int waves = out.tiles / out.blocks;
+    out.shared_tiles = waves > 1 ? out.tiles - (waves - 1) * out.blocks : out.tiles;
   }
-  return c;
+  return out;
+}
+
+// What a product takes, in microseconds: the block with most steps.
+double time_of(const Variant& v, const Deal& d, int split) {
+  constexpr double kOfPart = 8.7;   // to trade 32768 sums with the sharers of a tile
+  constexpr double kOfRuns = 1.15;  // of runs that begin and end within tiles
+  const int64_t shared = int64_t{d.shared_tiles} * d.steps;
+  const int64_t whole = div_up(d.tiles - d.shared_tiles, d.blocks);
+  const int64_t steps = (shared + d.blocks - 1) / d.blocks + whole * d.steps;
+  double us = v.fixed + v.step * static_cast<double>(steps);
+  if (shared > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
+  if (shared > 0 && split == 0) us += kOfRuns;
+  return us;
 }
 
 }  // namespace
 
-// By sweeps over all tiles and splits on an H200 (docs/cuda-notebook.md).
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
-  const bool sums = scale_rows_of(args) == 1;
-  const bool four = args.bits == 4;
-  const auto tiles = [&](int rows, int tokens) {
-    return div_up(args.n, rows) * div_up(args.m, tokens);
-  };
-  const bool few_rows = tiles(256, args.m) * 2 < multiprocessors;
-  const bool small = few_rows && args.k <= 6144;
-  W4Choice c;
-  c.on_sums = sums;
-  if (sums && four && args.m <= 128) {
-    c = choose_few(args, multiprocessors, few_rows, small);
-  } else if (sums && args.m <= 32) {
-    c.rows = 256, c.tokens = 32;
-    if (small) c.split = 2;
-  } else if (sums && few_rows && args.m <= 64) {
-    c.wide = 2;
-    if (small) {
-      c.slices = c.split = 2;
-    } else {
-      c.rows = 256;
-    }
-  } else if (args.m <= 64) {
-    c.rows = 256, c.tokens = 64;
-  } else if (args.m <= 128 || (args.m <= 256 && few_rows)) {
-    c.tokens = 128;
-    if (args.m > 128) c.split = 2;
-  } else {
-    c.tokens = 256;
-    c.on_sums = false;
-    const int count = tiles(128, 256);
-    const int waves = div_up(count, multiprocessors);
-    if (count * 2 <= multiprocessors) {
-      c.split = 2;
-    } else if (waves == 1) {
-      c.split = count * 5 > multiprocessors * 4 ? 1 : 0;
-      c.pair = c.split == 0;
-    } else {
-      // Whole tiles, where few multiprocessors have one less than the others.
-      c.split = count * 20 >= waves * multiprocessors * 19 ? 1 : 0;
-      c.pair = true;
+  W4Choice best;
+  double best_time = 0;
+  for (const Variant& v : kVariants) {
+    if (v.bits != args.bits) continue;
+    // Each tile of tokens reads all codes again.
+    if (v.choice.tokens < 128 && args.m > 2 * v.choice.tokens) continue;
+    W4Choice c = v.choice;
+    for (const int split : {0, 1, 2, 3, 4, 8}) {
+      c.split = split;
+      if (!w4_can(args, c)) continue;
+      const Deal d = deal(args, v, split, multiprocessors);
+      if (split > 1 && d.blocks != d.tiles * split) continue;  // then the runs are as with 0
+      const double time = time_of(v, d, split);
+      if (best_time > 0 && time >= best_time) continue;
+      best = c;
+      best_time = time;
     }
   }
-  const int count = tiles(c.rows, c.tokens);
-  if (c.split > 1) {
-    while (c.split < 8 && count * c.split * 4 <= multiprocessors) c.split *= 2;
-    while (c.split > 1 && !w4_can(args, c)) c.split /= 2;
-    // Clusters that do not fit at once take turns.
-    if (c.split < 2 || count * c.split > multiprocessors) c.split = 0;
-  }
-  return c;
+  return best;
 }
 
 cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
@@ -282,65 +240,39 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   Work w{};
   describe_weight(args, w);
   w.m = args.m;
-  w.steps = div_up(w.blocks, kStepBlocks * choice.slices);
   w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;
   w.y_is_bf16 = args.y_is_bf16;
-  w.y_in_quads =
-      args.n % 4 == 0 && args.ldy % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
-  w.y_in_pairs =
-      args.n % 2 == 0 && args.ldy % 2 == 0 && reinterpret_cast<uintptr_t>(args.y) % 4 == 0;
-  w.flags = static_cast<uint32_t*>(args.workspace);
-  w.partial = reinterpret_cast<float4*>(static_cast<uint8_t*>(args.workspace) + kFlagBytes);
-  w.token_tiles = div_up(args.m, v.choice.tokens);
-  w.pair = choice.pair ? 1 : 0;
-  w.tiles = div_up(args.n, v.choice.rows << w.pair) * w.token_tiles;
-
+  w.y_in_octets =
+      args.n % 8 == 0 && args.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
+  w.partial = static_cast<float4*>(args.workspace);
+  const Deal d = deal(args, v, choice.split, c.processors);
+  w.token_tiles = d.token_tiles;
+  w.tiles = d.tiles;
+  w.steps = d.steps;
+  w.shared_tiles = d.shared_tiles;
   w.by_token_tiles = divisor(w.token_tiles);
-
-  int blocks = 0;
-  if (choice.split > 1) {
-    w.split = choice.split;
-    blocks = w.tiles * w.split;
-  } else {
-    w.split = 1;
-    const int places = (c.processors * v.per_processor) >> w.pair;
-    blocks = choice.split == 1 ? min(w.tiles, places)
-                               : static_cast<int>(min(int64_t{w.tiles} * w.steps, int64_t{places}));
-    const int waves = w.tiles / blocks;
-    if (choice.split == 0 && w.tiles % blocks != 0) {
-      w.shared_tiles = waves > 1 ? w.tiles - (waves - 1) * blocks : w.tiles;
-    }
-  }
-
-  w.by_split = divisor(w.split);
   w.by_steps = divisor(w.steps);
-  w.run = w.shared_tiles * w.steps / blocks;
-  w.longer = w.shared_tiles * w.steps % blocks;
+  w.run = w.shared_tiles * w.steps / d.blocks;
+  w.longer = w.shared_tiles * w.steps % d.blocks;
 
-  const int handed = w.split > 1 ? 0 : v.handed_bytes;
-  const int most = (c.shared + 1024) / v.per_processor - 1024 - handed;
+  const int most = (c.shared + 1024) / v.per_processor - 1024 - v.after_ring;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
   while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
   w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
-  if (w.split > 1 && w.stages * v.stage_bytes < v.sum_bytes) {
-    w.stages = div_up(v.sum_bytes, v.stage_bytes);
-  }
 
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks << w.pair));
+  config.gridDim = dim3(static_cast<unsigned>(d.blocks));
   config.blockDim = dim3(static_cast<unsigned>(v.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + handed);
+  config.dynamicSmemBytes =
+      static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + v.after_ring);
   config.stream = args.stream;
-  cudaLaunchAttribute attribute[2];
-  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute[0].val.programmaticStreamSerializationAllowed = 1;
-  attribute[1].id = cudaLaunchAttributeClusterDimension;
-  attribute[1].val.clusterDim.x = static_cast<unsigned>(w.split << w.pair);
-  attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
-  config.attrs = attribute;
-  config.numAttrs = w.split > 1 || w.pair != 0 ? 2 : 1;
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 

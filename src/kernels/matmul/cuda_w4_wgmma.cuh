@@ -11,17 +11,16 @@ namespace nibble::kernels::cuda {
 // How a product is cut: tiles of `rows` x `tokens` outputs, and how many blocks share the inputs of
 // one.
 struct W4Choice {
-  int rows = 128;        // 128 or 256
+  int rows = 128;        // 64, 128, 256
   int tokens = 64;       // 32, 48, 64, 96, 128, 256
   bool on_sums = false;  // scales multiply f32 sums (groups of 128 n), else bf16 weights
-  int split = 0;         // 1: none; 2, 4, 8: blocks of a cluster; 0: equal runs of all work
+  int split = 0;         // blocks for each tile; 0: equal runs of all work, a multiprocessor each
   int wide = 1;          // strips of 64 rows that a warpgroup has
   int slices = 1;        // of a stage's inputs: each has warpgroups of its own
-  bool pair = false;     // blocks of two row tiles share x, in clusters of two
   int stages = 0;        // of the ring; 0: as many as fit
 };
 
-// The fastest choice known.
+// The fastest by what they took on an H200 (docs/cuda-notebook.md).
 W4Choice choose_w4(const W4Args& args, int multiprocessors);
 
 // False where this product cannot be cut so.

@@ -1,7 +1,7 @@
 // y = x W^T with 4- or 8-bit weights and bf16 x for 17 tokens and more, on Hopper (sm_90a only).
 //
 // Weights are the A operand of wgmma, made in registers from codes that lie in the order of its
-// fragments; tokens are the B operand, in shared memory. A block computes tiles of 128 or 256 rows
+// fragments; tokens are the B operand, in shared memory. A block computes tiles of 64 to 256 rows
 // x 32 to 256 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
 // stages of 128 or 256 inputs (codes; scales and zeros; x) into a ring. Codes do not wait for the
 // kernel before this one in the stream; x does.
@@ -36,9 +36,8 @@ struct Ring {
 
 // ---- the copies ---------------------------------------------------------------------------------
 
-// Three warps, of which a thread each copies codes, scales and zeros, and x. Of a pair of blocks
-// each copies half of x, to both; so a stage is free when both have done with it. What does not
-// exist of weights (the last tile's strips, the last stage's groups) is what is before it, and
+// Three warps, of which a thread each copies codes, scales and zeros, and x. What does not exist of
+// weights (the last tile's strips, the last stage's groups) is what is before it, and
 // blocks of codes are left out: nothing that is stored comes from them, or their x is zero. An
 // instruction saved here is a stage that comes sooner; the compiler has to see that it is one
 // thread (elect).
@@ -149,7 +148,6 @@ class Producer {
 
   __device__ void x() {
     const uint64_t policy = sm90::evict_last();
-    const int rank = static_cast<int>(blockIdx.x % 2);
     bool waited = false;
     Segment g;
     for (Segments all(w_); all.next(g);) {
@@ -165,13 +163,8 @@ class Producer {
         waited = true;
 #pragma unroll
         for (int b = 0; b < S::kBlocks; ++b) {
-          const uint32_t at = to + b * S::kXBlockBytes;
-          const int input = step * S::kInputs + b * kBlock;
-          if constexpr (!S::kPair) {
-            sm90::copy_tile(at, map_, input, token, full, policy);
-          } else if (b % 2 == rank) {
-            sm90::copy_tile_to(3, at, map_, input, token, full, policy);
-          }
+          sm90::copy_tile(to + b * S::kXBlockBytes, map_, step * S::kInputs + b * kBlock, token,
+                          full, policy);
         }
         advance();
       }
@@ -204,15 +197,21 @@ struct Consumer {
   const int slice = static_cast<int>(threadIdx.x) / S::kOwners;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // A lane's codes, scales and zeros of the first strip in a stage, from the slice's x on.
-  const int codes_at = S::kCodesAt - slice * kStepBlocks * S::kXBlockBytes +
-                       strip * S::kBlocks * S::kTileBytes + slice * kStepBlocks * S::kTileBytes +
-                       (warp * 32 + lane) * (kBits * 4);
-  const int row_at = strip * S::kScaleRows + slice * (kOnSums ? 1 : w.scale_rows);
-  const int scale_at = S::kScalesAt - slice * kStepBlocks * S::kXBlockBytes + row_at * 128 +
-                       lane / 4 * 16 + warp * 4;
-  const int zero_at =
-      S::kZerosAt - slice * kStepBlocks * S::kXBlockBytes + row_at * 64 + lane / 4 * 8 + warp * 2;
+  // To a slice's x in a stage; a lane's codes from where the stage begins; and its scales, from
+  // where these do, with zeros in half as many bytes.
+  int back;
+  int codes_at;
+  int in_scales;
+  // For each segment anew: between them registers are short.
+  __device__ void find_places() {
+    back = S::kSlices == 1 ? 0 : sm90::once(slice * kStepBlocks * S::kXBlockBytes);
+    codes_at = sm90::once(S::kCodesAt + (strip * S::kBlocks + slice * kStepBlocks) * S::kTileBytes +
+                          (warp * 32 + lane) * (kBits * 4));
+    in_scales = sm90::once((strip * S::kScaleRows + slice * (kOnSums ? 1 : w.scale_rows)) * 128 +
+                           lane / 4 * 16 + warp * 4);
+  }
+  __device__ uint32_t scale_at(uint32_t at) const { return at - back + S::kScalesAt + in_scales; }
+  __device__ uint32_t zero_at(uint32_t at) const { return at - back + S::kZerosAt + in_scales / 2; }
   // The stage at hand and its barrier.
   int s = 0;
   uint32_t stage = ring.stage(0) + slice * kStepBlocks * S::kXBlockBytes;
@@ -220,15 +219,9 @@ struct Consumer {
   uint32_t phase = 0;
   bool ready = false;    // seen to be full
   uint32_t to_free = 0;  // the barrier of the stage whose products may still run
-  // From this block's addresses to those of the other one of its pair.
-  const uint32_t to_other =
-      !S::kPair ? 0 : sm90::address_in(ring.barriers, sm90::cluster_rank() ^ 1) - ring.barriers;
 
   __device__ void release() {
     if (to_free != 0 && lane == 0) sm90::barrier_arrive(to_free);
-    if constexpr (S::kPair) {
-      sm90::barrier_arrive_in(to_free + to_other, to_free != 0 && lane == 0);
-    }
     to_free = 0;
   }
 
@@ -246,13 +239,13 @@ struct Consumer {
       grid.scale[0] = (Powers<kBits>::kUndo & 0xffffu) * 0x10001u;
       grid.scale[1] = (Powers<kBits>::kUndo >> 16) * 0x10001u;
       if (w.scale_at_end == 0) {
-        bf16_scales_of<kBits>(sm90::load_shared_u32(at + scale_at + row * 128),
+        bf16_scales_of<kBits>(sm90::load_shared_u32(scale_at(at) + row * 128),
                               w.scales_are_bf16 != 0, grid.scale);
       }
     }
     default_zeros<kBits>(grid.zero);
     if (w.has_zeros != 0) {
-      zeros_of<kBits>(sm90::load_shared_u16(at + zero_at + row * 64), grid.zero);
+      zeros_of<kBits>(sm90::load_shared_u16(zero_at(at) + row * 64), grid.zero);
     }
   }
 
@@ -274,15 +267,15 @@ struct Consumer {
     for (int j = 0; j < kCount; ++j) d[j] = fmaf(sum[j], j / 2 % 2 == 0 ? scale.x : scale.y, d[j]);
   }
 
-  __device__ void load_codes(uint32_t at, Codes& codes) const {
+  // Of block b of the stage.
+  __device__ void load_codes(uint32_t at, int b, Codes& codes) const {
 #pragma unroll
     for (int s = 0; s < kWide; ++s) {
 #pragma unroll
-      for (int q = 0; q < kStepBlocks * kBits / 4; ++q) {
-        const int b = q / (kBits / 4);
-        const uint4 v = sm90::load_shared(at + codes_at + (s * S::kBlocks + b) * S::kTileBytes +
-                                          q % (kBits / 4) * 16);
-        uint32_t* to = &codes[s][b][q % (kBits / 4) * 4];
+      for (int q = 0; q < kBits / 4; ++q) {
+        const uint4 v =
+            sm90::load_shared(at - back + codes_at + (s * S::kBlocks + b) * S::kTileBytes + q * 16);
+        uint32_t* to = &codes[s][b][q * 4];
         to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
       }
     }
@@ -347,12 +340,12 @@ struct Consumer {
       const uint32_t at = __shfl_sync(0xffffffffu, stage, 0);
       const uint32_t x = sm90::describe_tile(at);
       Codes codes;
-      load_codes(at, codes);
+      load_codes(at, 0, codes);
       uint32_t pair[kWide];
       if constexpr (kOnSums) {
 #pragma unroll
         for (int s = 0; s < kWide; ++s) {
-          pair[s] = sm90::load_shared_u32(at + scale_at + s * S::kScaleRows * 128);
+          pair[s] = sm90::load_shared_u32(scale_at(at) + s * S::kScaleRows * 128);
         }
       }
       // A half's weights are made while the tensor cores have those of the one before.
@@ -369,6 +362,7 @@ struct Consumer {
           }
         }
         multiply(x, c, a[c % 2], kOnSums ? group : d);
+        if (c == 0) load_codes(at, 1, codes);
         sm90::wgmma_wait<1>();
         if (c == 0) release();
         if (c == 2) advance();
@@ -384,91 +378,29 @@ struct Consumer {
     release();
   }
 
-  // Slices add their sums, in the first one's registers. Barriers of the strip: 2, 4, ...: they are
-  // handed over; 3, 5, ...: they were read.
-  __device__ void hand_over(bool again, Accumulators& sums) {
-    const int barrier = 2 + 2 * strip;
-    uint32_t at = end_of_ring() + strip * 128 * kCount * 4 + threadIdx.x % 128 * 16;
-    if (slice == 0) {
-      if (again) sm90::arrive_some(barrier + 1, 256);
-      sm90::sync_some(barrier, 256);
-    } else if (again) {
-      sm90::sync_some(barrier + 1, 256);
-    }
-#pragma unroll
-    for (int s = 0; s < kWide; ++s) {
-      float(&d)[kCount] = sums[s];
-#pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
-        if (slice == 0) {
-          const uint4 v = sm90::load_shared(at);
-          d[i] += __uint_as_float(v.x), d[i + 1] += __uint_as_float(v.y);
-          d[i + 2] += __uint_as_float(v.z), d[i + 3] += __uint_as_float(v.w);
-        } else {
-          sm90::store_shared(at, make_float4(d[i], d[i + 1], d[i + 2], d[i + 3]));
-        }
-        at += 128 * 16;
-      }
-    }
-    if (slice != 0) sm90::arrive_some(barrier, 256);
-  }
   __device__ uint32_t end_of_ring() const { return ring.stage(ring.stages); }
+
+  // This warp's own, to turn sums in.
+  __device__ uint32_t turn() const {
+    return end_of_ring() + S::kTradedBytes + threadIdx.x / 32 * S::kTurnBytes;
+  }
 
   __device__ void all_segments() {
     using Out = Sums<S>;
-    const int in_tile = strip * kStrip + warp * 16 + lane / 4;
-    constexpr int kStepsBeforeTelling = 3;
     Segments all(w);
     Segment g;
-    bool owing = false;  // sums were left, and nobody was told
     for (bool again = false; all.next(g); again = true) {
       Accumulators d;
-      if constexpr (kOnSums) {
-        zero(d);
-        const int middle = owing ? min(g.begin + kStepsBeforeTelling, g.end) : g.begin;
-#pragma unroll 1
-        for (int part = owing ? 0 : 1; part < 2; ++part) {
-          run(part == 0 ? g.begin : middle, part == 0 ? middle : g.end, d);
-          if (part == 0) Out::tell(w, all.slot(all.me()));
-        }
-        owing = false;
-      } else {
-        run(g.begin, g.end, d);
-      }
+      if constexpr (kOnSums) zero(d);
+      find_places();
+      run(g.begin, g.end, d);
       if constexpr (S::kSlices > 1) {
-        static_assert(S::kSlices == 2);
-        if (w.split == 1) {
-          hand_over(again, d);
-          if (slice != 0) continue;
-        }
+        constexpr int kBytes = 128 * kWide * kCount * 4;
+        Out::trade(again, strip, slice,
+                   end_of_ring() + strip / kWide * kBytes + threadIdx.x % 128 * 16, d);
       }
-      const int first_row = g.row_tile * S::kRows;
-      const int token = g.token_tile * S::kTokens;
-      if (w.split == 1 && g.begin != 0) {
-        Out::leave(w, all.slot(all.me()), d);
-        owing = kOnSums;
-        if (!owing) Out::tell(w, all.slot(all.me()));
-        continue;
-      }
-      if (w.split == 1 && g.end != w.steps) Out::gather(w, all, g, d);
-      if (w.split > 1) sm90::sync_some(1, S::kConsumers);  // nobody reads the ring any more
-#pragma unroll
-      for (int s = 0; s < kWide; ++s) {
-        if (w.scale_at_end) Out::scale(w, first_row / kStrip + strip + s, d[s]);
-        if (w.split > 1) {
-          Out::stage(ring.stage(0) + slice * S::kSliceBytes, in_tile + s * kStrip, d[s]);
-        } else {
-          store_sums(w, first_row + in_tile + s * kStrip, token + lane % 4 * 2, d[s]);
-        }
-      }
-      if (w.split > 1) {
-        sm90::cluster_sync();
-        Out::add_cluster(w, ring.stage(0), first_row, token);
-        sm90::cluster_sync();  // until all have read this block's sums
-        return;
-      }
+      Out::finish(w, all, g, slice, turn(), g.row_tile * S::kRows + strip * kStrip + warp * 16, d);
     }
-    if (owing) Out::tell(w, all.slot(all.me()));
   }
 };
 
@@ -484,31 +416,18 @@ __global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
   const int producer = static_cast<int>(threadIdx.x) - S::kConsumers;
   if (producer >= 0 && producer < ring.stages) {
     sm90::barrier_init(ring.full(producer), kArrivals);
-    sm90::barrier_init(ring.empty(producer), S::kConsumers / 32 << (S::kPair ? 1 : 0));
+    sm90::barrier_init(ring.empty(producer), S::kConsumers / 32);
     sm90::barrier_inits_done();
     if (producer == 0) sm90::prefetch_map(&x_map);
   }
-  if constexpr (S::kPair) {
-    sm90::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   if (producer >= 0) {
     sm90::give_registers<S::kProducerRegisters>();
     Producer<S>(w, &x_map, ring).run(producer / 32);
-    if (w.split > 1) {
-      __syncwarp();
-      sm90::cluster_sync();
-      sm90::cluster_sync();
-    }
   } else {
     sm90::take_registers<S::kConsumerRegisters>();
     wait_for_previous();
     Consumer<S>{w, ring}.all_segments();
-  }
-  if constexpr (S::kPair) {  // the other one tells this one of free stages
-    __syncwarp();
-    sm90::cluster_sync();
   }
 #endif
 }

@@ -1,12 +1,10 @@
 // How a product of 17 tokens and more is cut for the blocks of cuda_w4_wgmma_device.cuh: the work
 // of a launch, which parts of it a block has, and the tiles that there are.
 //
-//   split 2, 4, 8: the blocks of a cluster share the inputs of a tile and add their sums through
-//   its memory. split 0: tiles x steps are one line, cut into equal runs ("stream-K"). A run may
-//   begin within a tile: its block leaves these sums in the workspace, and the block with the
-//   tile's first step adds them, in order. What is more than two tiles a block is left whole.
-//   pair: two blocks of a cluster have neighbouring row tiles and the same steps of them; each
-//   copies half of x, to both.
+//   tiles x steps are one line, cut into equal runs ("stream-K"): one a multiprocessor, or `split`
+//   for each tile. Blocks whose runs meet in a tile share it: those for which it is their run's end
+//   finish it, each some of its warps' sums, which the others leave for it in the workspace. What
+//   is more than two tiles a block is left whole.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +17,6 @@ namespace nibble::kernels::cuda::w4 {
 inline constexpr int kStepBlocks = 2;
 inline constexpr int kProcessors = 132;  // of the card that this is tuned for
 inline constexpr int kMostStages = 32;
-inline constexpr int kMostBlocks = 1024;  // of a grid that uses the workspace
-inline constexpr int kMostWarps = 16;     // that leave sums there
-inline constexpr size_t kFlagBytes = kMostBlocks * kMostWarps * sizeof(uint32_t);
 
 // n / what it was made for, where n x divisor is less than 2^40 and n than 2^23.
 struct Divisor {
@@ -46,20 +41,16 @@ struct Work {
   int scale_at_end;  // one group: the sums are multiplied
   int scales_are_bf16;
   int y_is_bf16;
-  int y_in_quads;  // four rows are aligned, and all or none exist
-  int y_in_pairs;  // pairs of bf16 rows are aligned
+  int y_in_octets;  // eight bf16 rows are 16 aligned bytes, and all or none exist
   int token_tiles;
   int shared_tiles;  // the tiles that are cut into equal runs; the rest are whole
-  int tiles;         // pairs of them where blocks are paired
-  int split;
-  int pair;  // 1: two blocks of a cluster have neighbouring row tiles and share x
+  int tiles;
   // Of the steps of shared tiles: a block has `run`, the first `longer` blocks one more.
   int run;
   int longer;
-  Divisor by_steps, by_token_tiles, by_group, by_split;
+  Divisor by_steps, by_token_tiles, by_group;
   int stages;
-  float4* partial;
-  uint32_t* flags;
+  float4* partial;  // zeros where nothing waits to be added
   void* y;
   int64_t ldy;
 };
@@ -70,43 +61,47 @@ struct Segment {
   int row_tile, token_tile;
 };
 
+// Blocks [first, last] share a tile; the first `finishers` of them finish it.
+struct Sharers {
+  int first, last, finishers;
+};
+
 // A block's segments, in order. Every role of a block counts them for itself, before its first copy
 // or product: so there is no division.
 class Segments {
  public:
   __device__ explicit Segments(const Work& w)
       : w_(w),
-        count_(static_cast<int>(gridDim.x) >> w.pair),
-        me_(count_ - 1 - (static_cast<int>(blockIdx.x) >> w.pair)),
+        count_(static_cast<int>(gridDim.x)),
+        me_(count_ - 1 - static_cast<int>(blockIdx.x)),
         at_(begin_of(me_)) {}
 
   __device__ bool next(Segment& s) {
     if (!find(s)) return false;
     s.row_tile = w_.token_tiles == 1 ? s.tile : w_.by_token_tiles.divide(s.tile);
     s.token_tile = s.tile - s.row_tile * w_.token_tiles;
-    if (w_.pair != 0) s.row_tile = 2 * s.row_tile + rank();
     return true;
   }
 
   __device__ int me() const { return me_; }
-  // Of the memory of the parts that a run's block leaves.
-  __device__ int slot(int run) const { return w_.pair != 0 ? 2 * run + rank() : run; }
-  // Where a block's run begins on the line of shared tiles. Later runs belong to blocks that are
-  // started earlier, so that no block waits for one that has yet to find room.
-  __device__ int begin_of(int block) const { return block * w_.run + min(block, w_.longer); }
+  // Of the memory for parts of the tile that a block's run ends in if that has its first step, else
+  // of the one that it begins in: a run has one of each at most.
+  static __device__ int slot(int block, bool has_first) { return 2 * block + (has_first ? 0 : 1); }
+  // Those who finish a tile wait for each other. So a grid has no more blocks than find room at once;
+  // and of grids in several streams of one priority, as all of a program's are, the blocks of a later
+  // one are placed when those of the earlier one are.
+  __device__ Sharers sharers(int tile) const {
+    const int begin = tile * w_.steps;
+    const int end = begin + w_.steps;
+    Sharers out = {me_, me_, 0};
+    while (begin_of(out.first) > begin) --out.first;
+    while (begin_of(out.last + 1) < end) ++out.last;
+    out.finishers = out.last - out.first + (begin_of(out.last + 1) == end ? 1 : 0);
+    return out;
+  }
 
  private:
   __device__ bool find(Segment& s) {
-    if (w_.split > 1) {
-      if (whole_ > 0) return false;
-      ++whole_;
-      const int block = static_cast<int>(blockIdx.x);
-      s.tile = w_.by_split.divide(block);
-      const int rank = block - s.tile * w_.split;
-      s.begin = w_.by_split.divide(w_.steps * rank);
-      s.end = w_.by_split.divide(w_.steps * (rank + 1));
-      return true;
-    }
     const int end = begin_of(me_ + 1);
     if (at_ < end) {
       s.tile = w_.by_steps.divide(at_);
@@ -122,7 +117,8 @@ class Segments {
     return s.tile < w_.tiles;
   }
 
-  __device__ static int rank() { return static_cast<int>(blockIdx.x % 2); }
+  // Where a block's run begins on the line of shared tiles.
+  __device__ int begin_of(int block) const { return block * w_.run + min(block, w_.longer); }
 
   const Work& w_;
   int count_;
@@ -133,9 +129,9 @@ class Segments {
 
 // What a block computes at a time: kStrips x 64 rows, kTokens tokens. A warpgroup has kWide strips;
 // kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales multiply f32
-// sums, else bf16 weights. kPair: two blocks share x.
+// sums, else bf16 weights.
 template <int kTokens_, int kStrips_, int kWide_, int kSlices_, bool kOnSums_, int kBits_,
-          int kPerProcessor_, bool kPair_>
+          int kPerProcessor_>
 struct Tile {
   static constexpr int kTokens = kTokens_;
   static constexpr int kStrips = kStrips_;
@@ -144,7 +140,6 @@ struct Tile {
   static constexpr bool kOnSums = kOnSums_;
   static constexpr int kBits = kBits_;
   static constexpr int kPerProcessor = kPerProcessor_;
-  static constexpr bool kPair = kPair_;
 
   static constexpr int kRows = kStrip * kStrips;
   static constexpr int kOwners = 128 * kStrips / kWide;  // threads that end with a tile's sums
@@ -174,11 +169,11 @@ struct Tile {
       (kZerosAt + kStrips * kScaleRows * kStrip + 1023) / 1024 * 1024;
 
   static constexpr int kCount = kTokens / 2;  // sums of a thread and strip
-  static constexpr int kLd = kRows + 4;       // of the sums in shared memory: no bank conflicts
-  static constexpr int kSliceBytes = kTokens * kLd * 4;
-  static constexpr int kSumBytes = kSlices * kSliceBytes;
-  // What other slices hand to the first, where a tile's inputs are not split over a cluster.
-  static constexpr int kHandedBytes = (kSlices - 1) * kOwners * kWide * kCount * 4;
+  // What two slices trade.
+  static constexpr int kTradedBytes = (kSlices - 1) * kOwners * kWide * kCount * 4;
+  // Through which a warp turns its sums for y: two times 16 tokens of 16 rows of bf16.
+  static constexpr int kTurnBytes = 2 * 16 * 16 * 2;
+  static constexpr int kAfterRing = kTradedBytes + kConsumers / 32 * kTurnBytes;
 };
 
 // Shared memory: up to 1024 bytes to align it, barriers, the ring.
