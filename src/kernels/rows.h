@@ -31,13 +31,27 @@ struct Rows {
   }
 };
 
+// RMSNorm in two parts (norm/norm.h), between products of few rows on a card: the one that makes
+// the rows x also writes x * weight and sums of squares; those that read this multiply their
+// results by 1 / sqrt(mean(x^2) + eps).
+struct HalfNormed {
+  const float* weight = nullptr;  // (n); null: there is none
+  float eps = 0;
+  void* rows = nullptr;      // (m, n) bf16: x * weight
+  float* squares = nullptr;  // (m, n / 8): of x, eight by eight
+};
+
 struct ConstRows {
   const void* data = nullptr;
   Held held = Held::kF32;
+  const float* squares = nullptr;  // of rows that are half normalized; their eps
+  float eps = 0;
 
   ConstRows(const float* f32) : data(f32) {}  // NOLINT(google-explicit-constructor)
   ConstRows(const Rows& rows)                 // NOLINT(google-explicit-constructor)
       : data(rows.data), held(rows.held) {}
+  explicit ConstRows(const HalfNormed& x)
+      : data(x.rows), held(Held::kBf16), squares(x.squares), eps(x.eps) {}
 
   const float* f32() const {
     NIBBLE_CHECK(held == Held::kF32);

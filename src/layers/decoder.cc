@@ -89,6 +89,7 @@ Result<void> Runner::reserve(device::Stream& stream, int64_t m) {
       {&narrow_, s.width() != s.hidden ? s.width() : 0},
       {&x_, s.hidden},
       {&normed_, s.hidden},
+      {&squares_, (s.hidden + 7) / 8},
       {&delta_, s.hidden},
       {&beside_, s.parallel ? s.hidden : 0},
       {&qkv_, s.has(Part::kQkv) ? q_width + 2 * kv_width : 0},
@@ -184,18 +185,20 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
   staging_.send(stream);
   embed_tokens(stream, listener);
   pending_ = false;
+  ahead_ = {};
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
     if (s.norms_after) {
       block_with_norms_after(stream, layer, cache.layer(layer), listener);
       continue;
     }
-    const kernels::Held of_qkv = held_for(stream, {&w.q, &w.k, &w.v, &w.qkv}, m_);
-    const kernels::Held of_ffn = held_for(stream, {&w.gate, &w.up, &w.gate_up}, m_);
+    const kernels::Held of_qkv = held_for(stream, w.attention_readers(), m_);
+    const kernels::Held of_ffn = held_for(stream, w.ffn_readers(), m_);
     const bool shared = s.parallel && !s.has(Part::kFfnNorm);
     kernels::ConstRows x = block_input(stream, w.attention_norm,
                                        shared && of_qkv != of_ffn ? kernels::Held::kF32 : of_qkv);
-    float* const attention_out = block_output(stream, w.o, Part::kPostAttentionNorm, listener);
+    const BlockOutput attention_out = block_output(stream, w.o, Part::kPostAttentionNorm,
+                                                   {&w.ffn_norm, w.ffn_readers()}, listener);
     attention_block(stream, layer, x, cache.layer(layer), listener, attention_out);
     if (s.parallel) {
       if (s.has(Part::kFfnNorm)) {
@@ -203,15 +206,20 @@ const float* Runner::run(device::Stream& stream, DecoderCache& cache, const List
         normalize(stream, w.ffn_norm, x_, normed, m_, s.hidden);
         x = normed;
       }
-      ffn_block(stream, layer, x, listener, beside_);
+      ffn_block(stream, layer, x, listener, {beside_});
       kernels::add_to(stream, ops_, beside_, s.hidden, delta_, s.hidden, m_, s.hidden);
       pending_ = true;
     } else {
-      pending_ = attention_out != x_;
+      left_by(attention_out);
       x = block_input(stream, w.ffn_norm, of_ffn);
-      float* const ffn_out = block_output(stream, w.down, Part::kPostFfnNorm, listener);
+      NextBlock next;
+      if (layer + 1 < s.layers) {
+        const DecoderLayer& after = decoder_->layers[static_cast<size_t>(layer + 1)];
+        next = {&after.attention_norm, after.attention_readers()};
+      }
+      const BlockOutput ffn_out = block_output(stream, w.down, Part::kPostFfnNorm, next, listener);
       ffn_block(stream, layer, x, listener, ffn_out);
-      pending_ = ffn_out != x_;
+      left_by(ffn_out);
     }
   }
   const float* last = block_input(stream, decoder_->final_norm, kernels::Held::kF32).f32();
@@ -226,22 +234,34 @@ void Runner::block_with_norms_after(device::Stream& stream, int64_t layer, kerne
                                     const Listener& listener) {
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const int64_t hidden = decoder_->spec.hidden;
-  attention_block(stream, layer, x_, cache, listener, delta_);
+  attention_block(stream, layer, x_, cache, listener, {delta_});
   kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
   normalize(stream, w.attention_norm, x_, x_, m_, hidden);
-  ffn_block(stream, layer, x_, listener, delta_);
+  ffn_block(stream, layer, x_, listener, {delta_});
   kernels::add_to(stream, ops_, delta_, hidden, x_, hidden, m_, hidden);
   normalize(stream, w.ffn_norm, x_, x_, m_, hidden);
 }
 
 // Where the last product of a block, o or down, goes: to delta_, which block_input adds to the
-// residual stream later, or at once to that, if the product can add and nothing comes between. A
-// listener wants what the layer made, not the sum.
-float* Runner::block_output(const device::Stream& stream, const Linear& last, Part norm_after,
-                            const Listener& listener) const {
+// residual stream later, or at once to that, if the product can add and nothing comes between; and
+// then half normalized for the next block, too, if the products there can do the rest. A listener
+// wants what the layer made, not the sum.
+Runner::BlockOutput Runner::block_output(const device::Stream& stream, const Linear& last,
+                                         Part norm_after, const NextBlock& next,
+                                         const Listener& listener) const {
   const DecoderSpec& s = decoder_->spec;
   const bool as_it_is = !s.parallel && s.residual_scale == 1 && !s.has(norm_after) && !listener;
-  return as_it_is && can_add(stream, last, m_) ? x_ : delta_;
+  if (!as_it_is || !can_add(stream, last, m_)) return {delta_};
+  const bool normalized =
+      s.norm == NormKind::kRms && next.norm != nullptr && !next.norm->weight.empty();
+  if (!normalized || !can_split_norm(stream, last, next.readers, m_)) return {x_};
+  return {x_, {next.norm->weight.data(), s.norm_eps, normed_, squares_}};
+}
+
+// What the next block's input is made of.
+void Runner::left_by(const BlockOutput& out) {
+  pending_ = out.to != x_;
+  ahead_ = out.next;
 }
 
 // x_ = the tokens' embeddings.
@@ -268,6 +288,8 @@ kernels::ConstRows Runner::block_input(device::Stream& stream, const Norm& norm,
   const DecoderSpec& s = decoder_->spec;
   const kernels::Rows normed(normed_, held);
   const bool add = std::exchange(pending_, false);
+  const kernels::HalfNormed ahead = std::exchange(ahead_, {});
+  if (ahead.weight != nullptr) return kernels::ConstRows(ahead);
   if (add && s.residual_scale != 1) {
     kernels::scale_by(stream, ops_, s.residual_scale, delta_, m_ * s.hidden);
   }
@@ -329,7 +351,8 @@ Runner::Qkv Runner::project_qkv(device::Stream& stream, const DecoderLayer& w, k
 }
 
 void Runner::attention_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
-                             kernels::KvCache& cache, const Listener& listener, float* out) {
+                             kernels::KvCache& cache, const Listener& listener,
+                             const BlockOutput& output) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const int64_t q_width = s.heads * s.head_dim;
@@ -364,7 +387,8 @@ void Runner::attention_block(device::Stream& stream, int64_t layer, kernels::Con
                    .out = mixed,
                    .ldo = q_width});
 
-  const LinearOutput o[] = {{&w.o, out, s.hidden, out == x_}};
+  float* const out = output.to;
+  const LinearOutput o[] = {{&w.o, out, s.hidden, out == x_, output.next}};
   apply(stream, o, mixed, q_width, m_);
   tell(stream, listener, w.o, out, m_);
   if (s.has(Part::kPostAttentionNorm)) {
@@ -384,6 +408,15 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
                                    : held_by(stream, {&w.gate, &w.up, &w.gate_up}, m_);
   const kernels::Rows gate(gate_, before);
   const kernels::Rows up = fused ? gate.from(s.ffn) : kernels::Rows(up_, before);
+  // In place, unless `down` reads narrower numbers.
+  Inner out{gated ? gate : up, stride};
+  if (held != kernels::Held::kF32) out = {kernels::Rows(inner_, held), s.ffn};
+  if (!fused && gated && !listener && can_gate(stream, w.gate, w.up, m_)) {
+    const GatedOutput both{&w.gate,  &w.up,  s.activation, gate.f32(),
+                           up.f32(), stride, out.rows,     out.stride};
+    apply_gated(stream, both, x, s.hidden, m_);
+    return out;
+  }
   if (fused) {
     const LinearOutput gate_up[] = {{&w.gate_up, gate, stride}};
     apply(stream, gate_up, x, s.hidden, m_);
@@ -398,9 +431,6 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
     apply(stream, only_up, x, s.hidden, m_);
     tell(stream, listener, w.up, up, m_);
   }
-  // In place, unless `down` reads narrower numbers.
-  Inner out{gated ? gate : up, stride};
-  if (held != kernels::Held::kF32) out = {kernels::Rows(inner_, held), s.ffn};
   if (gated) {
     kernels::activate_gated(stream, ops_, s.activation, gate, stride, up, stride, out.rows,
                             out.stride, m_, s.ffn);
@@ -411,11 +441,12 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
 }
 
 void Runner::ffn_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
-                       const Listener& listener, float* out) {
+                       const Listener& listener, const BlockOutput& output) {
   const DecoderSpec& s = decoder_->spec;
   const DecoderLayer& w = decoder_->layers[static_cast<size_t>(layer)];
   const Inner inner = run_gate_up(stream, w, x, listener);
-  const LinearOutput down[] = {{&w.down, out, s.hidden, out == x_}};
+  float* const out = output.to;
+  const LinearOutput down[] = {{&w.down, out, s.hidden, out == x_, output.next}};
   apply(stream, down, inner.rows, inner.stride, m_);
   tell(stream, listener, w.down, out, m_);
   if (s.has(Part::kPostFfnNorm)) normalize(stream, w.post_ffn_norm, out, out, m_, s.hidden);

@@ -159,6 +159,9 @@ struct DecoderLayer {
   Linear& linear(Part part);
   Norm& norm(Part part);
   std::vector<const Linear*> linears() const;  // those there are, in a token's order
+  // What reads the results of the norms.
+  Together attention_readers() const { return {&q, &k, &v, &qkv}; }
+  Together ffn_readers() const { return {&gate, &up, &gate_up}; }
 };
 
 // How the keys and values of a sequence are kept.
@@ -245,8 +248,20 @@ class Runner {
   kernels::ConstRows block_input(device::Stream& stream, const Norm& norm, kernels::Held held);
   void normalize(device::Stream& stream, const Norm& norm, const float* x, kernels::Rows y,
                  int64_t m, int64_t width);
-  float* block_output(const device::Stream& stream, const Linear& last, Part norm_after,
-                      const Listener& listener) const;
+  // Where a block's last product writes: its own rows, or x_, which it then adds to, and may half
+  // normalize.
+  struct BlockOutput {
+    float* to;
+    kernels::HalfNormed next = {};
+  };
+  // The norm of the block that comes next, and what reads its results.
+  struct NextBlock {
+    const Norm* norm = nullptr;
+    Together readers = {};
+  };
+  BlockOutput block_output(const device::Stream& stream, const Linear& last, Part norm_after,
+                           const NextBlock& next, const Listener& listener) const;
+  void left_by(const BlockOutput& out);
   // q, k and v of the step, with the strides of a token.
   struct Qkv {
     float* q;
@@ -259,7 +274,8 @@ class Runner {
   Qkv project_qkv(device::Stream& stream, const DecoderLayer& w, kernels::ConstRows x,
                   const Listener& listener);
   void attention_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
-                       kernels::KvCache& cache, const Listener& listener, float* out);
+                       kernels::KvCache& cache, const Listener& listener,
+                       const BlockOutput& output);
   // What gate and up become, with the stride of a token.
   struct Inner {
     kernels::Rows rows;
@@ -268,7 +284,7 @@ class Runner {
   Inner run_gate_up(device::Stream& stream, const DecoderLayer& w, kernels::ConstRows x,
                     const Listener& listener);
   void ffn_block(device::Stream& stream, int64_t layer, kernels::ConstRows x,
-                 const Listener& listener, float* out);
+                 const Listener& listener, const BlockOutput& output);
 
   const Decoder* decoder_;
   kernels::Ops ops_;
@@ -286,23 +302,25 @@ class Runner {
   const int32_t* placed_position_ids_ = nullptr;
   const int32_t* placed_position_ = nullptr;  // on a CPU nobody reads it
   int64_t capacity_ = 0;                      // rows the buffers below hold
-  device::Memory memory_;    // one allocation, cut into the following, each (capacity, ...)
-  float* narrow_ = nullptr;  // width(), where it is not hidden
-  float* x_ = nullptr;       // hidden: the residual stream
-  float* normed_ = nullptr;  // hidden
-  float* delta_ = nullptr;   // hidden: what the last block adds, if not to x_ itself; `pending_`
-                             // until it was added
-  float* beside_ = nullptr;  // hidden: what the MLP of a parallel block adds
-  float* qkv_ = nullptr;     // (heads + 2 kv_heads) * head_dim, where they are fused
-  float* q_ = nullptr;       // heads * head_dim
-  float* k_ = nullptr;       // kv_heads * head_dim
-  float* v_ = nullptr;       // kv_heads * head_dim
-  float* mixed_ = nullptr;   // heads * head_dim: the output of attention
-  float* gate_ = nullptr;    // ffn; 2 ffn where gate and up are fused
-  float* up_ = nullptr;      // ffn
-  float* inner_ = nullptr;   // ffn numbers of 16 bits: what `down` reads, where it is not f32
+  device::Memory memory_;     // one allocation, cut into the following, each (capacity, ...)
+  float* narrow_ = nullptr;   // width(), where it is not hidden
+  float* x_ = nullptr;        // hidden: the residual stream
+  float* normed_ = nullptr;   // hidden
+  float* squares_ = nullptr;  // hidden / 8: of normed_, where it is half normalized
+  float* delta_ = nullptr;    // hidden: what the last block adds, if not to x_ itself; `pending_`
+                              // until it was added
+  float* beside_ = nullptr;   // hidden: what the MLP of a parallel block adds
+  float* qkv_ = nullptr;      // (heads + 2 kv_heads) * head_dim, where they are fused
+  float* q_ = nullptr;        // heads * head_dim
+  float* k_ = nullptr;        // kv_heads * head_dim
+  float* v_ = nullptr;        // kv_heads * head_dim
+  float* mixed_ = nullptr;    // heads * head_dim: the output of attention
+  float* gate_ = nullptr;     // ffn; 2 ffn where gate and up are fused
+  float* up_ = nullptr;       // ffn
+  float* inner_ = nullptr;    // ffn numbers of 16 bits: what `down` reads, where it is not f32
   bool has_inner_ = false;
   bool pending_ = false;
+  kernels::HalfNormed ahead_;  // what the last block has left for the next one, if anything
 };
 
 }  // namespace nibble::layers

@@ -10,15 +10,13 @@ namespace nibble::layers {
 
 namespace {
 
-constexpr size_t kMost = 4;  // q, k, v and one to spare
+constexpr size_t kMost = std::tuple_size_v<Together>;
 
 // Of the layers that there are.
 struct Weights {
-  explicit Weights(std::initializer_list<const Linear*> linears) {
+  explicit Weights(const Together& linears) {
     for (const Linear* linear : linears) {
-      if (linear->n() == 0) continue;
-      NIBBLE_CHECK(count < kMost);
-      weight[count++] = &linear->weight;
+      if (linear != nullptr && linear->n() != 0) weight[count++] = &linear->weight;
     }
   }
   std::span<const kernels::PackedWeight* const> all() const { return {weight, count}; }
@@ -29,15 +27,14 @@ struct Weights {
 
 }  // namespace
 
-kernels::Held held_for(const device::Stream& stream, std::initializer_list<const Linear*> readers,
-                       int64_t m) {
+kernels::Held held_for(const device::Stream& stream, const Together& readers, int64_t m) {
   return kernels::held_for(stream, Weights(readers).all(), m);
 }
 
-kernels::Held held_by(const device::Stream& stream, std::initializer_list<const Linear*> writers,
-                      int64_t m) {
-  const bool biased = std::any_of(writers.begin(), writers.end(),
-                                  [](const Linear* linear) { return !linear->bias.empty(); });
+kernels::Held held_by(const device::Stream& stream, const Together& writers, int64_t m) {
+  const bool biased = std::any_of(writers.begin(), writers.end(), [](const Linear* linear) {
+    return linear != nullptr && !linear->bias.empty();
+  });
   if (biased) return kernels::Held::kF32;  // biases are added to floats
   return kernels::held_by(stream, Weights(writers).all(), m);
 }
@@ -46,12 +43,23 @@ bool can_add(const device::Stream& stream, const Linear& linear, int64_t m) {
   return kernels::can_add(stream, linear.weight, m);
 }
 
+bool can_split_norm(const device::Stream& stream, const Linear& adds, const Together& readers,
+                    int64_t m) {
+  return adds.bias.empty() &&
+         kernels::can_split_norm(stream, adds.weight, Weights(readers).all(), m);
+}
+
+bool can_gate(const device::Stream& stream, const Linear& gate, const Linear& up, int64_t m) {
+  if (gate.n() == 0 || !gate.bias.empty() || !up.bias.empty()) return false;
+  return kernels::can_gate(stream, gate.weight, up.weight, m);
+}
+
 void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernels::ConstRows x,
            int64_t ldx, int64_t m) {
   NIBBLE_CHECK(outputs.size() <= kMost);
   std::vector<kernels::RowsTarget> targets;
   for (const LinearOutput& out : outputs) {
-    targets.push_back({&out.linear->weight, out.y, out.ldy, out.add});
+    targets.push_back({&out.linear->weight, out.y, out.ldy, out.add, out.next});
   }
   kernels::matmul(stream, targets, x, ldx, m);
   kernels::Bias biases[kMost];
@@ -61,6 +69,15 @@ void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernel
     if (!bias.empty()) biases[count++] = {bias.data(), out.y.f32(), out.ldy, out.linear->n()};
   }
   kernels::add_biases(stream, {biases, count}, m);
+}
+
+void apply_gated(device::Stream& stream, const GatedOutput& output, kernels::ConstRows x,
+                 int64_t ldx, int64_t m) {
+  const GatedOutput& o = output;
+  kernels::matmul_gated(
+      stream,
+      {&o.gate_layer->weight, &o.up_layer->weight, o.function, o.gate, o.up, o.ld, o.y, o.ldy}, x,
+      ldx, m);
 }
 
 }  // namespace nibble::layers

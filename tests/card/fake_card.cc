@@ -205,9 +205,7 @@ extern "C" __attribute__((visibility("default"))) int64_t nibble_fake_card_taken
   return g_taken;
 }
 // Until now.
-extern "C" __attribute__((visibility("default"))) void nibble_fake_card_added(int64_t* by_products,
-                                                                              int64_t* by_passes) {
-  const nibble::fake::Added added = nibble::fake::added();
-  *by_products = added.by_products;
-  *by_passes = added.by_passes;
+extern "C" __attribute__((visibility("default"))) void nibble_fake_card_done(
+    nibble::fake::Done* done) {
+  *done = nibble::fake::done();
 }

@@ -6,6 +6,7 @@
 namespace nibble::fake {
 namespace {
 
+using kernels::CudaFew;
 using kernels::CudaInput;
 using kernels::CudaRows;
 using kernels::CudaSample;
@@ -14,7 +15,7 @@ using kernels::CudaTiles;
 using kernels::CudaWeight;
 
 constexpr int64_t kFloat = 4;
-Added g_added;
+Done g_done;
 
 // What one kernel is given. Sizes are in bytes.
 class Given {
@@ -100,7 +101,8 @@ void rms_norm(NibbleCudaContext*, const float* weight, int64_t n, float, int, co
   given.floats("x", x, m, n, ldx);
   if (delta != nullptr) given.floats("delta", delta, m, n, ldd);
   given.must(delta == nullptr || residual == x, "residual is not x");
-  if (delta != nullptr) ++g_added.by_passes;
+  if (delta != nullptr) ++g_done.added.by_passes;
+  ++g_done.normalized.by_passes;
   given.result(y, m, n, ldy, y_is_bf16, x, ldx);
 }
 
@@ -117,7 +119,10 @@ void activate(NibbleCudaContext*, int, const void* x, int64_t ldx, const void* u
               int x_is_bf16, void* y, int64_t ldy, int y_is_bf16, int64_t m, int64_t n) {
   const Given given("activate");
   given.numbers("x", x, m, n, ldx, x_is_bf16);
-  if (up != nullptr) given.numbers("up", up, m, n, ldu, x_is_bf16);
+  if (up != nullptr) {
+    given.numbers("up", up, m, n, ldu, x_is_bf16);
+    ++g_done.gated.by_passes;
+  }
   given.must(x_is_bf16 == 0 || y_is_bf16 != 0, "bf16 becomes f32");
   given.result(y, m, n, ldy, y_is_bf16, x, ldx, x_is_bf16);
   if (up != nullptr) given.result(y, m, n, ldy, y_is_bf16, up, ldu, x_is_bf16);
@@ -128,7 +133,7 @@ void add_to(NibbleCudaContext*, const float* x, int64_t ldx, float* y, int64_t l
   const Given given("add_to");
   given.floats("x", x, m, n, ldx);
   given.floats("y", y, m, n, ldy);
-  ++g_added.by_passes;
+  ++g_done.added.by_passes;
 }
 
 void add_rows(NibbleCudaContext*, const CudaRows* rows, int64_t m) {
@@ -232,7 +237,7 @@ void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t l
   given.must(panel_bytes >= 64 * k * size, "the panel is too small");
   given.memory("panel", panel, panel_bytes, 16);
   given.must(y_is_bf16 == 0 || (bf16 != 0 && add == 0), "y of bf16");
-  if (add != 0) ++g_added.by_products;
+  if (add != 0) ++g_done.added.by_products;
   if (weight->n < rows_of_nan()) return;
   const auto row_bytes = static_cast<size_t>(weight->n * Given::size_of(y_is_bf16));
   for (int64_t i = 0; i < m; ++i) {  // bytes of ones are nan in both
@@ -241,29 +246,48 @@ void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t l
   given.numbers("y", y, m, weight->n, ldy, y_is_bf16);
 }
 
-void multiply_few(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
-                  const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
-                  int64_t m) {
+void multiply_few(NibbleCudaContext*, const CudaFew* call) {
   const Given given("multiply_few");
-  given.must(count >= 1 && count <= 4, "the number of weights");
-  const CudaWeight& first = *weights[0];
-  for (int i = 0; i < count; ++i) {
+  given.must(call->count >= 1 && call->count <= CudaFew::kMost, "the number of weights");
+  const CudaWeight& first = *call->weight[0];
+  for (int i = 0; i < call->count; ++i) {
+    const CudaWeight& weight = *call->weight[i];
     const CudaTiles& a = first.tiles;
-    const CudaTiles& b = weights[i]->tiles;
-    given.weight(*weights[i]);
-    given.must(b.bits != 0 && weights[i]->k == first.k && a.k_pad == b.k_pad && a.bits == b.bits &&
+    const CudaTiles& b = weight.tiles;
+    given.weight(weight);
+    given.must(b.bits != 0 && weight.k == first.k && a.k_pad == b.k_pad && a.bits == b.bits &&
                    a.group == b.group && a.scales_are_bf16 == b.scales_are_bf16 &&
                    (a.zeros == nullptr) == (b.zeros == nullptr),
                "weights of one launch that are not alike");
-    given.floats("y", y[i], m, weights[i]->n, ldy[i]);
+    given.floats("y", call->y[i], call->m, weight.n, call->ldy[i]);
   }
-  if (x_is_f32 != 0) {
-    given.must(m <= 8 && first.k % 8 == 0 && ldx % 4 == 0, "f32 x");
-    given.rows("x", x, m, first.k, ldx, kFloat, 16);
+  if (call->x_is_f32 != 0) {
+    given.must(call->m <= 8 && first.k % 8 == 0 && call->ldx % 4 == 0, "f32 x");
+    given.rows("x", call->x, call->m, first.k, call->ldx, kFloat, 16);
   } else {
-    given.must(ldx % 8 == 0, "rows of x are not aligned");
-    given.rows("x", x, m, first.tiles.k_pad, ldx, 2, 16);
+    given.must(call->ldx % 8 == 0, "rows of x are not aligned");
+    given.rows("x", call->x, call->m, first.tiles.k_pad, call->ldx, 2, 16);
   }
+  if (call->squares != nullptr) {
+    given.must(first.k % 32 == 0 && call->norm_eps > 0, "half normalized rows");
+    given.rows("squares", call->squares, call->m, first.k / 8, first.k / 8, kFloat, 16);
+    ++g_done.normalized.by_products;
+  }
+  if (call->next_norm != nullptr) {
+    given.must(call->add != 0 && call->count == 1 && first.n % 64 == 0, "rows to half normalize");
+    given.memory("next_norm", call->next_norm, first.n * kFloat, 16);
+    given.rows("next_rows", call->next_rows, call->m, first.n, first.n, 2, 16);
+    given.rows("next_squares", call->next_squares, call->m, first.n / 8, first.n / 8, kFloat, 16);
+  }
+  if (call->add != 0) ++g_done.added.by_products;
+  if (call->gated == nullptr) return;
+  given.must(call->count == 2 && call->weight[1]->n == first.n && call->add == 0,
+             "gate and up are not alike");
+  given.result(call->gated, call->m, first.n, call->ldg, call->gated_is_bf16, call->y[0],
+               call->ldy[0]);
+  given.result(call->gated, call->m, first.n, call->ldg, call->gated_is_bf16, call->y[1],
+               call->ldy[1]);
+  ++g_done.gated.by_products;
 }
 
 void multiply_many(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
@@ -309,7 +333,7 @@ void score(NibbleCudaContext*, const float* logits, int64_t m, int64_t n, const 
 
 }  // namespace
 
-Added added() { return g_added; }
+Done done() { return g_done; }
 
 void look_at_arguments(kernels::CudaKernels* table) {
   table->rms_norm = rms_norm;

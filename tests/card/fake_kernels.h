@@ -13,12 +13,17 @@ bool is_held(const void* p, int64_t bytes);
 // Keeps the first sentence, for NibbleCudaDevice::error.
 void note(const char* text);
 
-// How often rows were added to others: by gemm itself; by a norm, or add_to.
-struct Added {
+// How often something was done by products themselves, and how often by a pass of its own.
+struct Work {
   int64_t by_products = 0;
   int64_t by_passes = 0;
 };
-Added added();
+struct Done {
+  Work added;       // rows to others; a norm that does so is a pass
+  Work normalized;  // with RMSNorm
+  Work gated;       // activations of a gate, with what they are multiplied by
+};
+Done done();
 
 // Of the setting nan=N: weights of N rows and more multiply to nan in gemm.
 int64_t rows_of_nan();

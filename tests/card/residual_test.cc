@@ -19,29 +19,34 @@ using tensor::DType;
 using tensor::Element;
 using tensor::WeightFormat;
 
-using fake::Added;
+using fake::Done;
+using fake::Work;
 
 class Residual : public OnFakeCard {
  protected:
-  static Added added() {
-    Added out;
-    function<void(int64_t*, int64_t*)>("nibble_fake_card_added")(&out.by_products, &out.by_passes);
+  static Done done() {
+    Done out;
+    function<void(Done*)>("nibble_fake_card_done")(&out);
     return out;
   }
   // By a prompt of m tokens.
-  static Added added_by(const std::string& model, const char* precision, int m) {
+  static Done done_by(const std::string& model, const char* precision, int m) {
     Options options;
     options.device = "cuda";
     options.precision = precision;
     auto loaded = Model::load(NIBBLE_SOURCE_DIR "/tests/golden/" + model, options);
     EXPECT_TRUE(loaded) << loaded.error().message;
     if (!loaded) return {};
-    const Added before = added();
+    const Done before = done();
     Session session(*loaded);
     const auto ok = session.logits(std::vector<int32_t>(static_cast<size_t>(m), 1));
     EXPECT_TRUE(ok) << ok.error().message;
-    const Added after = added();
-    return {after.by_products - before.by_products, after.by_passes - before.by_passes};
+    const Done after = done();
+    const auto since = [](const Work& a, const Work& b) {
+      return Work{a.by_products - b.by_products, a.by_passes - b.by_passes};
+    };
+    return {since(after.added, before.added), since(after.normalized, before.normalized),
+            since(after.gated, before.gated)};
   }
 };
 
@@ -79,13 +84,50 @@ TEST_F(Residual, stream_is_added_to_by_the_products_themselves_unless_something_
     for (const char* precision : {"fast", "exact"}) {
       SCOPED_TRACE(std::string(c.model) + ", " + precision);
       const int64_t blocks = 2 * c.layers + (c.positions ? 1 : 0);
-      const Added few = added_by(c.model, precision, 8);
+      const Work few = done_by(c.model, precision, 8).added;
       EXPECT_EQ(few.by_products, 0);
       EXPECT_EQ(few.by_passes, blocks);
-      const Added many = added_by(c.model, precision, 9);
+      const Work many = done_by(c.model, precision, 9).added;
       EXPECT_EQ(many.by_products, c.as_it_is ? 2 * c.layers : 0);
       EXPECT_EQ(many.by_products + many.by_passes, blocks);
     }
+  }
+}
+
+// Of a prompt of m tokens on a Hopper: what is added to the residual stream, norms, gates. The
+// norms that are never left to products are the first, whose input no product makes, and the last.
+TEST_F(Residual, stream_is_normalized_and_gates_are_applied_by_products_of_few_tokens) {
+  is("major=9;minor=0");
+  struct Case {
+    const char* model;
+    const char* precision;
+    int m;
+    Work added, normalized, gated;
+  };
+  constexpr Case kCases[] = {
+      {"gptq/b4_g32", "fast", 1, {4, 0}, {3, 2}, {2, 0}},  // two layers
+      {"gptq/b4_g32", "fast", 16, {4, 0}, {3, 2}, {2, 0}},
+      {"gptq/b4_g32", "fast", 17, {0, 4}, {0, 5}, {0, 2}},
+      {"gptq/b4_g32", "exact", 1, {0, 4}, {0, 5}, {0, 2}},
+      {"gptq/b4_g32_act", "fast", 1, {2, 0}, {0, 3}, {0, 1}},  // x is put into another order
+      {"gptq/b8_g64", "fast", 1, {2, 0}, {0, 3}, {1, 0}},      // 64 inputs are padded
+      {"gptq/mistral", "fast", 1, {2, 0}, {0, 3}, {1, 0}},
+      {"architectures/gptq_phi3", "fast", 1, {2, 0}, {0, 3}, {0, 1}},        // gate and up are one
+      {"architectures/gptq_gemma2", "fast", 1, {0, 2}, {0, 5}, {1, 0}},      // norms between
+      {"architectures/gptq_granite", "fast", 1, {0, 2}, {0, 3}, {1, 0}},     // a factor between
+      {"architectures/gptq_starcoder2", "fast", 1, {2, 0}, {0, 0}, {0, 0}},  // LayerNorm
+      {"architectures/gptq_gpt_neox", "fast", 1, {0, 2}, {0, 0}, {0, 0}},    // parallel blocks
+      {"architectures/qwen2", "fast", 1, {0, 4}, {0, 5}, {0, 2}},            // not in tiles
+  };
+  const auto text = [](const Work& w) {
+    return std::to_string(w.by_products) + " and " + std::to_string(w.by_passes);
+  };
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(std::string(c.model) + ", " + c.precision + ", " + std::to_string(c.m));
+    const Done done = done_by(c.model, c.precision, c.m);
+    EXPECT_EQ(text(done.added), text(c.added));
+    EXPECT_EQ(text(done.normalized), text(c.normalized));
+    EXPECT_EQ(text(done.gated), text(c.gated));
   }
 }
 
@@ -96,14 +138,14 @@ TEST_F(Residual, stream_is_added_to_later_where_somebody_listens_to_the_layers) 
   options.device = "cuda";
   auto model = Model::load(NIBBLE_SOURCE_DIR "/tests/golden/architectures/gptq_qwen2", options);
   ASSERT_TRUE(model) << model.error().message;
-  const Added before = added();
+  const Work before = done().added;
   Session session(*model);
   const auto logits = session.logits(std::vector<int32_t>(9, 1));
   ASSERT_FALSE(logits);
   EXPECT_EQ(logits.error().message,
             "the logits are not finite (nan or inf); the first module whose output was not is "
             "model.layers.0.mlp.gate_proj; check the file with `nibble verify`");
-  const Added after = added();
+  const Work after = done().added;
   EXPECT_EQ(after.by_products - before.by_products, 2) << "once without a listener";
   EXPECT_EQ(after.by_passes - before.by_passes, 2) << "once with one";
 }
@@ -165,8 +207,8 @@ TEST_F(Residual, products_write_bf16_or_add_as_their_kernels_can_at_every_border
     Precision precision;
     const char* ways;
   } cases[] = {
-      {"major=9;minor=0", four, Precision::kFast, "....bbbbx"},
-      {"major=9;minor=0", eight, Precision::kFast, "....bbxxx"},
+      {"major=9;minor=0", four, Precision::kFast, "aaaabbbbx"},
+      {"major=9;minor=0", eight, Precision::kFast, "aaaabbxxx"},
       {"major=9;minor=0", half, Precision::kFast, "..xxxxxxx"},
       {"major=9;minor=0", four, Precision::kExact, "..aaaaaaa"},
       {"major=8;minor=0", four, Precision::kFast, "..xxxxxxx"},

@@ -54,6 +54,40 @@ struct CudaInput {
   const int32_t* order;  // (k), or null
 };
 
+// y[i] (m, n of weight i) = x W^T, or with `add` y[i] += x W^T, for up to four weights in tiles
+// that have the same k, group, bits, kind of scales, and zeros or none.
+struct CudaFew {
+  static constexpr int kMost = 4;
+  const CudaWeight* weight[kMost];
+  float* y[kMost];
+  int64_t ldy[kMost];
+  int32_t count;
+  int32_t add;
+  // Prepared: bf16 with zeros from k to tiles.k_pad; or f32, for up to 8 tokens, k a multiple of 8.
+  // Its rows are aligned to 16 bytes.
+  const void* x;
+  int64_t ldx;
+  int32_t x_is_f32;
+  // RMSNorm in two parts, the first done by the product before: x is rows times the norm's weights,
+  // and here are the sums of squares of these rows' eight by eight inputs (m, k / 8), k a multiple
+  // of 32; y is of the normalized rows. Or null.
+  const float* squares;
+  float norm_eps;
+  // The first part of a norm after one weight with `add`, n a multiple of 64: its weights (n), y
+  // times these as bf16 (m, n), and the squares (m, n / 8), all aligned to 16 bytes. Or null.
+  const float* next_norm;
+  void* next_rows;
+  float* next_squares;
+  int64_t m;  // any is right, up to 16 fast
+  // Where two weights, without `add`, are the gate and up of an MLP, which have as many rows:
+  // function(gate) * up, f32 or bf16; y[0] and y[1] then hold anything. It may be y[0], if f32, or
+  // is apart. Or null.
+  void* gated;
+  int64_t ldg;
+  int32_t gated_is_bf16;
+  int32_t function;  // Activation
+};
+
 // Rows that are each added to all rows of a matrix: the biases of some layers.
 struct CudaRows {
   static constexpr int kMost = 4;
@@ -189,14 +223,8 @@ struct CudaKernels {
                void* panel, int64_t panel_bytes, void* y, int64_t ldy, int y_is_bf16, int add,
                int64_t m);
 
-  // y[i] (m, n of weight i) = x W^T for up to four weights in tiles that have the same k, group,
-  // bits, kind of scales, and zeros or none. x, prepared, is bf16 with zeros from k to tiles.k_pad;
-  // or f32, for up to 8 tokens, k a multiple of 8. Its rows are aligned to 16 bytes. Any m is
-  // right, up to 16 fast.
-  void (*multiply_few)(NibbleCudaContext*, const CudaWeight* const* weights, float* const* y,
-                       const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
-                       int64_t m);
-  // The same for one weight and any number of tokens; x bf16 alone, y f32 or bf16.
+  void (*multiply_few)(NibbleCudaContext*, const CudaFew* call);
+  // The same of one weight in tiles and any number of tokens; x bf16 alone, y f32 or bf16.
   void (*multiply_many)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
                         void* y, int64_t ldy, int y_is_bf16, int64_t m);
 

@@ -41,9 +41,7 @@ void prepare_codes(NibbleCudaContext* context, const CudaInput* input, const flo
 void multiply_codes(NibbleCudaContext* context, const CudaWeight* weight, int integers,
                     const void* x, int64_t ldx, const float* scale, const float* row_scale,
                     void* sum, int64_t lds, float* y, int64_t ldy, int64_t m);
-void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, float* const* y,
-                  const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
-                  int64_t m);
+void multiply_few(NibbleCudaContext* context, const CudaFew* call);
 void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const void* x, int64_t ldx,
                    void* y, int64_t ldy, int y_is_bf16, int64_t m);
 double read_seconds(NibbleCudaContext* context, int64_t bytes);

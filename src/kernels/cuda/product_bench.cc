@@ -45,7 +45,15 @@ void time_products(Card& card, Table& table, int bits, const std::vector<int64_t
                 [&, n = n, k = k](int64_t i) {
                   const CudaWeight* w = &weights[static_cast<size_t>(i)];
                   if (m <= kFewTokens) {
-                    card.kernels().multiply_few(card.context(), &w, &y, &n, 1, x, 0, k, m);
+                    CudaFew few = {};
+                    few.weight[0] = w;
+                    few.y[0] = y;
+                    few.ldy[0] = n;
+                    few.count = 1;
+                    few.x = x;
+                    few.ldx = k;
+                    few.m = m;
+                    card.kernels().multiply_few(card.context(), &few);
                   } else if (m <= most_of_tiles(bits)) {
                     card.kernels().multiply_many(card.context(), w, x, k, y, n, 0, m);
                   } else {

@@ -105,6 +105,7 @@ std::vector<CudaStep> layers(Card& card, KvType type, int64_t tokens, int64_t m,
 // The norms and the activation of a layer, and all that is no product.
 struct Vectors {
   float* weight;
+  float* squares;
   float* x;
   float* delta;
   float* normed;
@@ -113,9 +114,9 @@ struct Vectors {
   float* inner;
 
   static Vectors make(Card& card, int64_t m) {
-    return {card.floats(kHidden),     card.floats(m * kHidden), card.floats(m * kHidden),
-            card.floats(m * kHidden), card.floats(m * kFfn),    card.floats(m * kFfn),
-            card.floats(m * kFfn)};
+    return {card.floats(kHidden),     card.floats(m * kHidden / 8), card.floats(m * kHidden),
+            card.floats(m * kHidden), card.floats(m * kHidden),     card.floats(m * kFfn),
+            card.floats(m * kFfn),    card.floats(m * kFfn)};
   }
   // `add`: as where the product before has not added to x itself.
   void norm(Card& card, int64_t m, int bf16 = 1, bool add = true) const {
@@ -216,6 +217,10 @@ void time_attention(Card& card, Table& table, KvType type) {
 // What a layer does, or some of it.
 enum : unsigned { kNorms = 1, kProducts = 2, kAttention = 4, kActivation = 8, kAll = 15 };
 
+// How: norms, the activation and the residual stream in the products that have them, as few tokens
+// do; or each a kernel of its own, with the inputs of products as bf16 or f32.
+enum class Way { kInProducts, kApartBf16, kApartF32 };
+
 class Layer {
  public:
   Layer(Card& card, int64_t tokens, int64_t m)
@@ -224,25 +229,21 @@ class Layer {
         v_(Vectors::make(card, m)),
         steps_(layers(card, KvType::kF16, tokens, m, 8)) {
     for (int64_t i = 0; i < kLayers; ++i) products_.push_back(Products::make(card));
-    for (CudaStep& step : steps_) step.out_is_bf16 = 1;
   }
 
-  void run(int64_t i, unsigned what, int bf16) {
+  void run(int64_t i, unsigned what, Way way) {
     const Products& p = products_[static_cast<size_t>(i % kLayers)];
     CudaStep& step = steps_[static_cast<size_t>(i) % steps_.size()];
-    step.out_is_bf16 = bf16;
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
-    if ((what & kProducts) != 0) {
-      multiply({&p.q, &p.k, &p.v}, {step.q, step.k, const_cast<float*>(step.v)}, v_.normed, bf16);
+    step.out_is_bf16 = way != Way::kApartF32;
+    const auto attend = [&] {
+      if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
+    };
+    float* const of_qkv[] = {step.q, step.k, const_cast<float*>(step.v)};
+    if (way == Way::kInProducts) {
+      multiply_in_one(p, what, of_qkv, step.out, attend);
+    } else {
+      multiply_apart(p, what, of_qkv, step.out, step.out_is_bf16, attend);
     }
-    if ((what & kAttention) != 0) card_.kernels().attend(card_.context(), &step);
-    if ((what & kProducts) != 0) multiply({&p.o}, {v_.delta}, step.out, bf16);
-    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
-    if ((what & kProducts) != 0) {
-      multiply({&p.gate, &p.up}, {v_.gate, v_.up}, v_.normed, bf16, m_ > kFewTokens);
-    }
-    if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
-    if ((what & kProducts) != 0) multiply({&p.down}, {v_.delta}, v_.inner, bf16);
   }
 
   static constexpr int64_t kLayers = 4;
@@ -250,18 +251,80 @@ class Layer {
   static constexpr double kSums = 2 * 218103808.;  // a token
 
  private:
+  // v_.x is the residual stream; v_.normed, with v_.squares, what products leave of it for the
+  // next.
+  template <class Attend>
+  void multiply_in_one(const Products& p, unsigned what, float* const* of_qkv, const void* mixed,
+                       const Attend& attend) {
+    if ((what & kProducts) == 0) return attend();
+    const auto reads = [&](CudaFew call) {
+      if ((what & kNorms) != 0) call.squares = v_.squares;
+      card_.kernels().multiply_few(card_.context(), &call);
+    };
+    const auto adds = [&](CudaFew call) {
+      call.add = 1;
+      if ((what & kNorms) != 0) {
+        call.next_norm = v_.weight;
+        call.next_rows = v_.normed;
+        call.next_squares = v_.squares;
+      }
+      card_.kernels().multiply_few(card_.context(), &call);
+    };
+    reads(few({&p.q, &p.k, &p.v}, of_qkv, v_.normed));
+    attend();
+    adds(few({&p.o}, &v_.x, mixed));
+    float* const of_gate[] = {v_.gate, v_.up};
+    CudaFew gate = few({&p.gate, &p.up}, of_gate, v_.normed);
+    if ((what & kActivation) != 0) {
+      gate.gated = v_.inner;
+      gate.ldg = kFfn;
+      gate.gated_is_bf16 = 1;
+    }
+    reads(gate);
+    adds(few({&p.down}, &v_.x, v_.inner));
+  }
+
+  template <class Attend>
+  void multiply_apart(const Products& p, unsigned what, float* const* of_qkv, const void* mixed,
+                      int bf16, const Attend& attend) {
+    const bool products = (what & kProducts) != 0;
+    float* const of_gate[] = {v_.gate, v_.up};
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if (products) multiply({&p.q, &p.k, &p.v}, of_qkv, v_.normed, bf16);
+    attend();
+    if (products) multiply({&p.o}, &v_.delta, mixed, bf16);
+    if ((what & kNorms) != 0) v_.norm(card_, m_, bf16);
+    if (products) multiply({&p.gate, &p.up}, of_gate, v_.normed, bf16, m_ > kFewTokens);
+    if ((what & kActivation) != 0) v_.activate(card_, m_, bf16);
+    if (products) multiply({&p.down}, &v_.delta, v_.inner, bf16);
+  }
+
+  CudaFew few(const std::vector<const CudaWeight*>& weights, float* const* y, const void* x) const {
+    CudaFew out = {};
+    for (size_t i = 0; i < weights.size(); ++i) {
+      out.weight[i] = weights[i];
+      out.y[i] = y[i];
+      out.ldy[i] = weights[i]->n;
+    }
+    out.count = static_cast<int32_t>(weights.size());
+    out.x = x;
+    out.ldx = weights[0]->k;
+    out.norm_eps = 1e-5f;
+    out.m = m_;
+    return out;
+  }
+
   // As the program does up to 2048 tokens (matmul/cuda_matmul.cc).
-  void multiply(const std::vector<const CudaWeight*>& weights, const std::vector<float*>& y,
-                const void* x, int bf16, bool y_is_bf16 = false) {
-    std::vector<int64_t> ldy;
-    for (const CudaWeight* w : weights) ldy.push_back(w->n);
-    const int64_t k = weights[0]->k;
+  void multiply(const std::vector<const CudaWeight*>& weights, float* const* y, const void* x,
+                int bf16, bool y_is_bf16 = false) {
     if (m_ <= kFewTokens) {
-      return card_.kernels().multiply_few(card_.context(), weights.data(), y.data(), ldy.data(),
-                                          static_cast<int>(weights.size()), x, bf16 == 0, k, m_);
+      CudaFew call = few(weights, y, x);
+      call.x_is_f32 = bf16 == 0;
+      return card_.kernels().multiply_few(card_.context(), &call);
     }
     for (size_t i = 0; i < weights.size(); ++i) {
-      card_.kernels().multiply_many(card_.context(), weights[i], x, k, y[i], ldy[i], y_is_bf16, m_);
+      const CudaWeight& w = *weights[i];
+      card_.kernels().multiply_many(card_.context(), &w, x, w.k, y[i], w.n, y_is_bf16, m_);
     }
   }
 
@@ -280,18 +343,25 @@ void time_layers(Card& card, Table& table) {
       {"no attention", kAll & ~kAttention},
       {"no activation", kAll & ~kActivation},
   };
-  for (const auto& [m, floor] : {std::pair<int64_t, double>{1, Layer::kBytes / kBytesPerUs},
-                                 {2048, 2048 * Layer::kSums / kProductsPerUs}}) {
+  for (const int64_t m : {1, 2, 4, 8, 16, 2048}) {
+    const bool few = m <= kFewTokens;
     const std::string name = fmt::format("layer, {} tokens", m);
     if (!table.wants(name)) continue;
-    Layer layer(card, m == 1 ? 128 : m, m);
+    const double floor =
+        few ? Layer::kBytes / kBytesPerUs : static_cast<double>(m) * Layer::kSums / kProductsPerUs;
+    const int64_t calls = few ? 32 : 4;
+    Layer layer(card, few ? 128 : m, m);
+    const auto add = [&](const char* part, unsigned what, Way way) {
+      table.add(card, fmt::format("{}, {}", name, part), floor, calls,
+                [&layer, what, way](int64_t i) { layer.run(i, what, way); });
+    };
     for (const auto& [part, what] : kParts) {
-      table.add(card, fmt::format("{}, {}", name, part), floor, m == 1 ? 32 : 4,
-                [&, what = what](int64_t i) { layer.run(i, what, 1); });
+      add(part, what, few ? Way::kInProducts : Way::kApartBf16);
+      if (m != 1 && few) break;
     }
-    if (m > 1) continue;
-    table.add(card, name + ", all, inputs f32", floor, 32,
-              [&](int64_t i) { layer.run(i, kAll, 0); });
+    if (!few) continue;
+    add("all, apart", kAll, Way::kApartBf16);
+    add("all, apart, f32", kAll, Way::kApartF32);
   }
 }
 

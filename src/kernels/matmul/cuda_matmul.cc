@@ -127,7 +127,9 @@ struct Job {
     return bf16() && !changes_x() && packed->weight.k == k_pad() && k_pad() % 8 == 0;
   }
   bool writes_bf16() const { return is_many(path) || path == kPanelBf16; }
-  bool adds() const { return path == kPanelBf16 || path == kPanelF32; }
+  bool adds() const { return path == kPanelBf16 || path == kPanelF32 || path == kFew; }
+  // The second part of a norm.
+  bool takes_half_normed() const { return path == kFew && takes_bf16(); }
   // One launch saved: the kernel for few tokens rounds x itself.
   bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
     constexpr int64_t kMost = 4;
@@ -210,18 +212,27 @@ void run(device::Cuda& cuda, const Job& job, const RowsTarget& target, int64_t m
 }
 
 // Those of the jobs for few tokens that read the same x in the same way are one launch.
-void run_few(device::Cuda& cuda, std::span<const Job> jobs, std::span<const RowsTarget> targets,
-             int64_t m) {
-  const CudaWeight* weights[kMostTargets];
-  float* y[kMostTargets];
-  int64_t ldy[kMostTargets];
+CudaFew few_of(std::span<const Job> jobs, std::span<const RowsTarget> targets, const ConstRows& x,
+               int64_t m) {
+  static_assert(kMostTargets <= CudaFew::kMost);
+  CudaFew call = {};
   for (size_t i = 0; i < jobs.size(); ++i) {
-    weights[i] = &jobs[i].packed->weight;
-    y[i] = targets[i].y.f32();
-    ldy[i] = targets[i].ldy;
+    call.weight[i] = &jobs[i].packed->weight;
+    call.y[i] = targets[i].y.f32();
+    call.ldy[i] = targets[i].ldy;
   }
-  cuda.kernels().multiply_few(cuda.context(), weights, y, ldy, static_cast<int>(jobs.size()),
-                              jobs[0].x.data, jobs[0].x_is_f32, jobs[0].x.ld, m);
+  call.count = static_cast<int32_t>(jobs.size());
+  call.add = targets[0].add;
+  call.x = jobs[0].x.data;
+  call.ldx = jobs[0].x.ld;
+  call.x_is_f32 = jobs[0].x_is_f32;
+  call.squares = x.squares;
+  call.norm_eps = x.eps;
+  call.next_norm = targets[0].next.weight;
+  call.next_rows = targets[0].next.rows;
+  call.next_squares = targets[0].next.squares;
+  call.m = m;
+  return call;
 }
 
 // Of the kernels that fit, those that read one packing: tiles, where there are kernels for them and
@@ -317,36 +328,96 @@ void matmul(device::Stream& stream, std::span<const RowsTarget> targets, ConstRo
   matmul(stream, floats, x.f32(), ldx, m);
 }
 
+bool can_split_norm(const device::Stream& stream, const PackedWeight& adds,
+                    std::span<const PackedWeight* const> readers, int64_t m) {
+  constexpr int64_t kWhole = 64;  // rows of a strip
+  if (stream.shared_cuda() == nullptr || readers.empty()) return false;
+  const int64_t n = adds.problem.n;
+  return Job(adds, m).path == kFew && n % kWhole == 0 &&
+         std::all_of(readers.begin(), readers.end(), [&](const PackedWeight* reader) {
+           return reader->problem.k == n && Job(*reader, m).takes_half_normed();
+         });
+}
+
+bool can_gate(const device::Stream& stream, const PackedWeight& gate, const PackedWeight& up,
+              int64_t m) {
+  if (stream.shared_cuda() == nullptr || gate.problem.n != up.problem.n) return false;
+  const Job first(gate, m);
+  const Job second(up, m);
+  return first.path == kFew && second.path == kFew && first.same_tiles(second) &&
+         first.same_input(second);
+}
+
+namespace {
+
+// The jobs of several weights that read x, each with x as it wants it.
+struct Jobs {
+  Jobs(device::Cuda& cuda, std::span<const PackedWeight* const> weights, const ConstRows& x,
+       int64_t ldx, int64_t m) {
+    NIBBLE_CHECK(weights.size() <= kMostTargets);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      Job& job = all[i];
+      job = Job(*weights[i], m);
+      if (x.held == Held::kBf16) {
+        NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
+        NIBBLE_CHECK(x.squares == nullptr || job.takes_half_normed());
+        job.x = {x.data, ldx};
+        continue;
+      }
+      job.x_is_f32 = job.can_read_f32(x.f32(), ldx, m);
+      const Job* twin =
+          std::find_if(all, all + i, [&](const Job& other) { return job.same_input(other); });
+      job.x = twin != all + i
+                  ? twin->x
+                  : prepared(cuda, kInputSlot + static_cast<int>(i), job, x.f32(), ldx, m);
+    }
+  }
+
+  Job all[kMostTargets];
+};
+
+}  // namespace
+
+void matmul_gated(device::Stream& stream, const GatedTarget& target, ConstRows x, int64_t ldx,
+                  int64_t m) {
+  if (m == 0) return;
+  NIBBLE_CHECK(can_gate(stream, *target.gate_weight, *target.up_weight, m));
+  device::Cuda& cuda = *stream.cuda();
+  const PackedWeight* const weights[] = {target.gate_weight, target.up_weight};
+  const Jobs jobs(cuda, weights, x, ldx, m);
+  const RowsTarget targets[] = {{target.gate_weight, target.gate, target.ld},
+                                {target.up_weight, target.up, target.ld}};
+  CudaFew call = few_of({jobs.all, 2}, targets, x, m);
+  call.gated = target.y.data;
+  call.ldg = target.ldy;
+  call.gated_is_bf16 = target.y.held == Held::kBf16;
+  call.function = static_cast<int32_t>(target.function);
+  cuda.kernels().multiply_few(cuda.context(), &call);
+}
+
 void matmul_on_cuda(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x,
                     int64_t ldx, int64_t m) {
   NIBBLE_CHECK(targets.size() <= kMostTargets);
   device::Cuda& cuda = *stream.cuda();
-  Job jobs[kMostTargets];
+  const PackedWeight* weights[kMostTargets];
+  for (size_t i = 0; i < targets.size(); ++i) weights[i] = targets[i].weight;
+  const Jobs made(cuda, {weights, targets.size()}, x, ldx, m);
+  const Job* const jobs = made.all;
   for (size_t i = 0; i < targets.size(); ++i) {
-    Job& job = jobs[i];
-    job = Job(*targets[i].weight, m);
-    NIBBLE_CHECK(targets[i].y.held == Held::kF32 || job.writes_bf16());
-    NIBBLE_CHECK(!targets[i].add || job.adds());
-    if (x.held == Held::kBf16) {
-      NIBBLE_CHECK(job.takes_bf16() && ldx % 8 == 0);
-      job.x = {x.data, ldx};
-      continue;
-    }
-    job.x_is_f32 = job.can_read_f32(x.f32(), ldx, m);
-    const Job* twin =
-        std::find_if(jobs, jobs + i, [&](const Job& other) { return job.same_input(other); });
-    job.x = twin != jobs + i
-                ? twin->x
-                : prepared(cuda, kInputSlot + static_cast<int>(i), job, x.f32(), ldx, m);
+    NIBBLE_CHECK(targets[i].y.held == Held::kF32 || jobs[i].writes_bf16());
+    NIBBLE_CHECK(!targets[i].add || jobs[i].adds());
+    NIBBLE_CHECK(targets[i].next.weight == nullptr ||
+                 (targets[i].add && jobs[i].path == kFew && targets.size() == 1));
   }
   for (size_t i = 0; i < targets.size();) {
     size_t end = i + 1;
     if (jobs[i].path == kFew) {
       while (end < targets.size() && jobs[end].path == kFew && jobs[end].x.data == jobs[i].x.data &&
-             jobs[end].same_tiles(jobs[i])) {
+             jobs[end].same_tiles(jobs[i]) && targets[end].add == targets[i].add) {
         ++end;
       }
-      run_few(cuda, {jobs + i, end - i}, targets.subspan(i, end - i), m);
+      const CudaFew call = few_of({jobs + i, end - i}, targets.subspan(i, end - i), x, m);
+      cuda.kernels().multiply_few(cuda.context(), &call);
     } else {
       run(cuda, jobs[i], targets[i], m);
     }

@@ -74,6 +74,14 @@ class Card : public testing::Test {
   std::unique_ptr<device::Stream> stream_;
 };
 
+class Hopper : public Card {
+ protected:
+  void SetUp() override {
+    Card::SetUp();
+    if (!IsSkipped() && cuda_->gpu().major != 9) GTEST_SKIP() << "the card is not a Hopper";
+  }
+};
+
 // The m tokens of x as the weight wants them: the reference.
 inline std::vector<float> transformed(const tensor::QuantizedWeight& w, const float* x, int64_t m) {
   std::vector<float> out(x, x + m * w.k);

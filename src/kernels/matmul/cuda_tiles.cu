@@ -1,4 +1,6 @@
 // The table's functions for weights in tiles: products of few and of many tokens, panels, rows.
+#include <algorithm>
+
 #include "kernels/cuda/functions.h"
 #include "kernels/matmul/cuda_tiles.cuh"
 #include "kernels/matmul/cuda_w4_few.cuh"
@@ -19,6 +21,63 @@ W4Args args_of(const CudaWeight& w) {
   out.group = t.group;
   out.scales_are_bf16 = t.scales_are_bf16 != 0;
   return out;
+}
+
+// What does not depend on the tokens.
+W4Few few_of(const CudaFew& call, W4Args* of_each) {
+  for (int i = 0; i < call.count; ++i) of_each[i] = args_of(*call.weight[i]);
+  W4Few out;
+  out.weights = of_each;
+  out.count = call.count;
+  out.x_is_f32 = call.x_is_f32 != 0;
+  out.ldx = call.ldx;
+  out.k = static_cast<int>(call.weight[0]->k);
+  out.norm_eps = call.norm_eps;
+  out.add = call.add != 0;
+  out.function = static_cast<Activation>(call.function);
+  return out;
+}
+
+void* gated_at(const CudaFew& call, int64_t token) {
+  return static_cast<char*>(call.gated) + token * call.ldg * (call.gated_is_bf16 != 0 ? 2 : 4);
+}
+
+// Where the tokens from `first` on lie.
+void place_tokens(const CudaFew& call, int64_t first, W4Few& few, W4Args* of_each) {
+  few.x = static_cast<const char*>(call.x) + first * call.ldx * (few.x_is_f32 ? 4 : 2);
+  if (call.squares != nullptr) few.squares = call.squares + first * (few.k / 8);
+  if (call.next_norm != nullptr) {
+    const int64_t at = first * call.weight[0]->n;
+    few.next = {call.next_norm, static_cast<__nv_bfloat16*>(call.next_rows) + at,
+                call.next_squares + at / 8};
+  }
+  for (int i = 0; i < call.count; ++i) {
+    of_each[i].y = call.y[i] + first * call.ldy[i];
+    of_each[i].ldy = call.ldy[i];
+    of_each[i].y_is_bf16 = false;
+  }
+  if (!few.gated) return;
+  of_each[0].y = gated_at(call, first);
+  of_each[0].ldy = call.ldg;
+  of_each[0].y_is_bf16 = call.gated_is_bf16 != 0;
+}
+
+// For few.m tokens, or for fewer: they lie in shared memory, which holds fewer of very long rows.
+// And whether an activation that there is to be is in the product, too: strips in pairs are not
+// always as many for every block, and it costs no more than a kernel of its own.
+W4FewPlan plan_and_choose(int multiprocessors, bool to_be_gated, W4Few& few) {
+  constexpr double kActivation = 1.5;  // microseconds of that kernel, in a step
+  few.gated = false;
+  W4FewPlan best = plan_w4_few(few, multiprocessors);
+  while (best.ranks == 0 && few.m > 1) {
+    few.m = (few.m + 1) / 2;
+    best = plan_w4_few(few, multiprocessors);
+  }
+  if (!to_be_gated || few.m > kFewTokensGated) return best;
+  few.gated = true;
+  const W4FewPlan gated = plan_w4_few(few, multiprocessors);
+  few.gated = gated.ranks != 0 && gated.time < best.time + kActivation;
+  return few.gated ? gated : best;
 }
 
 // The number of row n and input k, in the order of the codes; see cuda_w4.cuh for where it lies.
@@ -80,35 +139,20 @@ void panel_of_tiles(NibbleCudaContext* context, const CudaWeight& weight, int64_
                 launch_w4_panel(args, static_cast<int>(first), static_cast<int>(rows), panel, ldp));
 }
 
-void multiply_few(NibbleCudaContext* context, const CudaWeight* const* weights, float* const* y,
-                  const int64_t* ldy, int count, const void* x, int x_is_f32, int64_t ldx,
-                  int64_t m) {
-  W4Args of_each[4];
-  const int most = x_is_f32 != 0 ? kFewTokensF32 : kFewTokens;
-  for (int i = 0; i < count; ++i) of_each[i] = args_of(*weights[i]);
-  for (int64_t done = 0; done < m;) {
-    for (int i = 0; i < count; ++i) {
-      of_each[i].y = y[i] + done * ldy[i];
-      of_each[i].ldy = ldy[i];
-    }
-    W4Few few;
-    few.weights = of_each;
-    few.count = count;
-    few.x = static_cast<const char*>(x) + done * ldx * (x_is_f32 != 0 ? 4 : 2);
-    few.x_is_f32 = x_is_f32 != 0;
-    few.ldx = ldx;
-    few.k = static_cast<int>(weights[0]->k);
-    few.m = static_cast<int>(m - done < most ? m - done : most);
-    few.stream = context->enter();
-    // The tokens lie in shared memory: of very long rows it holds fewer.
-    W4FewPlan plan = plan_w4_few(few, context->multiprocessors);
-    while (plan.ranks == 0 && few.m > 1) {
-      few.m = (few.m + 1) / 2;
-      plan = plan_w4_few(few, context->multiprocessors);
-    }
+void multiply_few(NibbleCudaContext* context, const CudaFew* call) {
+  W4Args of_each[CudaFew::kMost];
+  W4Few few = few_of(*call, of_each);
+  few.stream = context->enter();
+  const int64_t most = few.x_is_f32 ? kFewTokensF32 : kFewTokens;
+  for (int64_t done = 0; done < call->m; done += few.m) {
+    few.m = static_cast<int>(std::min(call->m - done, most));
+    const W4FewPlan plan = plan_and_choose(context->multiprocessors, call->gated != nullptr, few);
     if (plan.ranks == 0) return context->note("multiply_few", cudaErrorInvalidConfiguration);
+    place_tokens(*call, done, few, of_each);
     context->note("multiply_few", launch_w4_few(few, plan, context->multiprocessors));
-    done += few.m;
+    if (call->gated == nullptr || few.gated) continue;
+    activate(context, call->function, of_each[0].y, of_each[0].ldy, of_each[1].y, of_each[1].ldy, 0,
+             gated_at(*call, done), call->ldg, call->gated_is_bf16, few.m, of_each[0].n);
   }
 }
 

@@ -169,14 +169,6 @@ double tolerance(int64_t k, int64_t m) {
   return 0x1p-9 + (m > 16 ? 2 * 0x1p-9 : 0) + static_cast<double>(k + 8) * 0x1p-23;
 }
 
-class Hopper : public Card {
- protected:
-  void SetUp() override {
-    Card::SetUp();
-    if (!IsSkipped() && cuda_->gpu().major != 9) GTEST_SKIP() << "the card is not a Hopper";
-  }
-};
-
 TEST_F(Hopper, products_are_those_of_the_definition) {
   uint32_t seed = 40;
   for (const WeightFormat& format : formats()) {

@@ -134,6 +134,12 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   w.stages = plan.stages;
   w.early = plan.early;
   w.ahead = kAhead + (plan.stages - plan.early) * S::kCodeBytes;
+  w.squares = args.squares;
+  w.norm_eps = args.norm_eps;
+  w.next = args.next;
+  w.gated = args.gated ? 1 : 0;
+  w.function = args.function;
+  w.add = args.add;
   w.scales_are_bf16 = first.scales_are_bf16;
   w.y_is_bf16 = first.y_is_bf16;
   const int bytes = memory_of<S>(w.m, w.slice, w.ranks, w.stages).bytes;
@@ -157,9 +163,10 @@ cudaError_t launch(const W4Few& args, const W4FewPlan& plan, int multiprocessors
   int most = 0;
   error = clusters_at_once<S>(device, config, plan.ranks, most);
   if (error != cudaSuccess) return error;
-  const int clusters = std::min(most, w.strips());
-  w.strips_each = w.strips() / clusters;
-  w.strips_more = w.strips() % clusters;
+  const int shares = w.strips() >> w.gated;  // strips, or pairs of them
+  const int clusters = std::min(most, shares);
+  w.strips_each = shares / clusters;
+  w.strips_more = shares % clusters;
   config.gridDim = static_cast<unsigned>(clusters * plan.ranks);
   return cudaLaunchKernelEx(&config, few_tokens<S>, w);
 }
@@ -179,9 +186,9 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
   constexpr double kNotWhole = 0.32;  // of a last round that not all blocks have; others then begin
   const int units = units_of(args.weights[0]);
   const int strips = strips_of(args);
+  const int together = args.gated ? 2 : 1;
   const double read = strips * 64.0 * units * kUnit * (bits + 0.125) / 8 / kReadBytes;
   W4FewPlan best;
-  double best_time = 0;
   for (const bool wide : {true, false}) {
     if (wide ? !can_be_wide(args) : must_be_wide(args)) continue;
     const double of_stage = bits == 8 ? 0.68 : wide ? 0.7 + 0.012 * args.m : 0.67 + 0.01 * args.m;
@@ -192,10 +199,10 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
       if (slice * (ranks - 1) >= units) break;
       // Not all multiprocessors are in some cluster of four.
       const int blocks = ranks > 2 ? multiprocessors * 10 / 11 : multiprocessors;
-      const int clusters = std::min(std::max(blocks / ranks, 1), strips);
+      const int clusters = std::min(std::max(blocks / ranks, 1), strips / together);
       const int strip_stages = (slice * bits + 31) / 32;
       const double rounds = static_cast<double>(strips) / clusters;
-      const int whole_rounds = (strips + clusters - 1) / clusters;
+      const int whole_rounds = (strips / together + clusters - 1) / clusters * together;
       // Where every multiprocessor has one strip, more stages are read too early.
       const bool one_strip = whole_rounds == 1 && clusters * ranks > multiprocessors * 4 / 5;
       const int most = one_strip && bits == 4 ? 2 : args.m > kOfMoreStages ? 3 : 4;
@@ -210,10 +217,9 @@ W4FewPlan plan_w4_few(const W4Few& args, int multiprocessors) {
       time *= 1 + kNotWhole * (whole_rounds / rounds - 1);
       if (stages == 2 && whole_rounds * strip_stages > 2) time *= 1.03;
       time += more + args.m * slice * kUnit * (args.x_is_f32 ? 4 : 2) / kXBytes + kExchange[log];
-      if (best.ranks != 0 && time >= best_time) continue;
+      if (best.ranks != 0 && time >= best.time) continue;
       // More of the ring would be in the way of x.
-      best = {ranks, stages, args.m > kOfMoreStages ? std::min(stages, 2) : stages, wide};
-      best_time = time;
+      best = {ranks, stages, args.m > kOfMoreStages ? std::min(stages, 2) : stages, wide, time};
     }
   }
   return best;
@@ -223,7 +229,11 @@ cudaError_t launch_w4_few(const W4Few& args, const W4FewPlan& plan, int multipro
   const W4Args& w = args.weights[0];
   const int most = args.x_is_f32 ? kFewTokensF32 : kFewTokens;
   if (plan.ranks == 0 || plan.early < 1 || plan.early > plan.stages || args.m < 1 ||
-      args.m > most || (w.bits == 8 && w.zeros != nullptr)) {
+      args.m > most || (w.bits == 8 && w.zeros != nullptr) ||
+      (args.squares != nullptr && args.k % 32 != 0) || (args.add && w.y_is_bf16) ||
+      (args.next.weight != nullptr && (!args.add || args.count != 1 || w.n % kStrip != 0)) ||
+      (args.gated &&
+       (args.count != 2 || args.m > kFewTokensGated || args.add || args.weights[1].n != w.n))) {
     return cudaErrorInvalidValue;
   }
   return with_shape(args, plan.wide,

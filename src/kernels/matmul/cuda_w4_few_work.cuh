@@ -12,6 +12,7 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
+constexpr int kMostRanks = 8;
 constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
 constexpr int kSharedMost = 227 * 1024;
 
@@ -38,13 +39,19 @@ struct Work {
   int group;
   int early;  // stages that are copied before the kernel before this one has ended
   int ahead;  // bytes of codes beyond these that are put into the card's cache then
+  int gated;  // 1: two weights whose strips take turns; the counts of a cluster are of pairs
   int first_strip[kMostWeights + 1];  // of all strips; those beyond `count` are at the end
   Weight weight[kMostWeights];
   const void* x;
   int64_t ldx;
-  int k;  // that f32 x has; zeros follow
+  int k;                 // that f32 x has; zeros follow
+  const float* squares;  // (m, k / 8) of what x was made of, where its norm's factor is yet to come
+  float norm_eps;
+  NextNorm next;
+  Activation function;  // where gated
   bool scales_are_bf16;
   bool y_is_bf16;
+  bool add;
 
   __host__ __device__ int strips() const { return first_strip[kMostWeights]; }
 };
@@ -81,18 +88,19 @@ struct Shape {
   static constexpr int kSumRow = kStrip + 4 * kTokenTiles;  // floats; a warp's stores hit all banks
 };
 
-// Shared memory: the ring, barriers, sums [kSplit][token][kSumRow], exchange
+// Shared memory: the ring, barriers, factors [kTokens], sums [kSplit][token][kSumRow], exchange
 // [kExchanges][source rank][token][rows of a rank], sums of x
 // [kRowWarps][unit][kScaleRows][kTokens], x [token][x_stride].
 struct Memory {
-  int barriers, sums, exchange, x_sums, x, bytes;
+  int barriers, factors, sums, exchange, x_sums, x, bytes;
   int x_stride;  // bf16 numbers; tokens are 16 bytes apart in banks
 };
 template <class S>
 __host__ __device__ Memory memory_of(int m, int slice, int ranks, int stages) {
   Memory out;
   out.barriers = stages * S::kStageBytes;
-  out.sums = out.barriers + ((2 * stages + 1 + kExchanges) * 8 + 127) / 128 * 128;
+  out.factors = out.barriers + (2 * stages + 1 + kExchanges) * 8;
+  out.sums = out.barriers + (out.factors - out.barriers + S::kTokens * 4 + 127) / 128 * 128;
   out.exchange = out.sums + S::kSplit * m * S::kSumRow * 4;
   out.x_sums = out.exchange + (ranks == 1 ? 0 : kExchanges * kStrip * m * 4);
   out.x = out.x_sums + S::kRowWarps * slice * S::kScaleRows * S::kTokens * 4;
@@ -111,15 +119,22 @@ struct Place {
     first =
         static_cast<int>(cluster) * w.strips_each + min(static_cast<int>(cluster), w.strips_more);
     last = first + w.strips_each + (static_cast<int>(cluster) < w.strips_more ? 1 : 0);
+    first <<= w.gated;
+    last <<= w.gated;
     first_unit = rank * w.slice;
     units = min(w.slice, w.units - first_unit);
   }
 };
 
-__device__ inline int weight_of(const Work& w, int strip) {
+// Which of the weights a strip is of, and which of its strips.
+struct Strip {
+  int weight, at;
+};
+__device__ inline Strip strip_of(const Work& w, int strip) {
+  if (w.gated != 0) return {strip & 1, strip >> 1};
   int i = 0;
   while (strip >= w.first_strip[i + 1]) ++i;
-  return i;
+  return {i, strip - w.first_strip[i]};
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 set(matmul_sources matmul/choose.cc matmul/layout.cc matmul/matmul.cc matmul/pack.cc
     matmul/cuda_matmul.cc matmul/cuda_pack.cc matmul/cuda_tiles.cc matmul/cuda_w8a8.cc
     matmul/prepare.cc matmul/avx2_prepare.cc)
-set(matmul_tests matmul/cuda_test.cc matmul/cuda_tiles_test.cc matmul/rows_test.cc matmul/choose_test.cc matmul/matmul_test.cc)
+set(matmul_tests matmul/cuda_test.cc matmul/cuda_tiles_test.cc matmul/cuda_few_test.cc matmul/rows_test.cc matmul/choose_test.cc matmul/matmul_test.cc)
 
 set(kernel_flags_kReference "")
 set(kernel_flags_kAvx2 -O2 -mavx2 -mfma -mf16c)

@@ -38,6 +38,8 @@ TEST(rows, are_floats_on_a_cpu) {
     EXPECT_EQ(held(stream, {&*weight}, m), Held::kF32);
     EXPECT_EQ(held_by(stream, weights, m), Held::kF32);
     EXPECT_FALSE(can_add(stream, *weight, m));
+    EXPECT_FALSE(can_split_norm(stream, *weight, weights, m));
+    EXPECT_FALSE(can_gate(stream, *weight, *weight, m));
   }
 }
 
@@ -213,7 +215,7 @@ TEST_F(RowsOnCard, products_round_what_they_write_and_add_to_what_there_is) {
   }
 }
 
-TEST_F(RowsOnCard, are_written_as_bf16_and_added_to_by_many_rows_alone) {
+TEST_F(RowsOnCard, are_written_as_bf16_by_many_rows_alone_and_added_to_by_few_on_hopper_too) {
   const PackedWeight fast = packed(random_weight(kFourBits, 64, 256, 1), {});
   const PackedWeight exact =
       packed(random_weight(kFourBits, 64, 256, 4), {.precision = Precision::kExact});
@@ -224,7 +226,8 @@ TEST_F(RowsOnCard, are_written_as_bf16_and_added_to_by_many_rows_alone) {
   EXPECT_EQ(held_by(*stream_, fast_one, 1), Held::kF32);
   EXPECT_EQ(held_by(*stream_, both, 4096), Held::kF32);
   EXPECT_TRUE(can_add(*stream_, fast, 4096));
-  EXPECT_FALSE(can_add(*stream_, fast, 1));
+  EXPECT_EQ(can_add(*stream_, fast, 1), cuda_->gpu().major == 9);
+  EXPECT_FALSE(can_add(*stream_, exact, 1));
 }
 
 TEST_F(RowsOnCard, stay_floats_where_something_comes_before_rounding) {
