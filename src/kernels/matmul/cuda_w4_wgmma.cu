@@ -160,10 +160,18 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
 
 }  // namespace
 
+namespace {
+
+bool can(const W4Args& args, const Variant& v, int split) {
+  if (v.choice.on_sums && scale_rows_of(args) != 1) return false;
+  return split <= div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices);
+}
+
+}  // namespace
+
 bool w4_can(const W4Args& args, const W4Choice& choice) {
   const Variant* v = find(args, choice);
-  if (v == nullptr || (choice.on_sums && scale_rows_of(args) != 1)) return false;
-  return choice.split <= div_up(div_up(args.k, kBlock), kStepBlocks * choice.slices);
+  return v != nullptr && can(args, *v, choice.split);
 }
 
 size_t w4_workspace(int multiprocessors) {
@@ -207,22 +215,24 @@ double time_of(const Variant& v, const Deal& d, int split) {
 
 }  // namespace
 
+// Asked at each launch: under a microsecond.
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
+  constexpr int kMostSplit = 8;
   W4Choice best;
   double best_time = 0;
   for (const Variant& v : kVariants) {
     if (v.bits != args.bits) continue;
-    // Each tile of tokens reads all codes again.
-    if (v.choice.tokens < 128 && args.m > 2 * v.choice.tokens) continue;
-    W4Choice c = v.choice;
-    for (const int split : {0, 1, 2, 3, 4, 8}) {
-      c.split = split;
-      if (!w4_can(args, c)) continue;
-      const Deal d = deal(args, v, split, multiprocessors);
-      if (split > 1 && d.blocks != d.tiles * split) continue;  // then the runs are as with 0
-      const double time = time_of(v, d, split);
+    // Each tile of tokens reads all codes again: what the sweeps timed.
+    const int most_tiles = v.choice.tokens % 3 == 0 ? 1 : 2;
+    if (v.choice.tokens < 128 && args.m > most_tiles * v.choice.tokens) continue;
+    const int whole = div_up(args.n, v.choice.rows) * div_up(args.m, v.choice.tokens);
+    const int even = max(min(multiprocessors * v.per_processor / whole, kMostSplit), 1);
+    for (const int split : {0, 1, even}) {
+      if (!can(args, v, split)) continue;
+      const double time = time_of(v, deal(args, v, split, multiprocessors), split);
       if (best_time > 0 && time >= best_time) continue;
-      best = c;
+      best = v.choice;
+      best.split = split;
       best_time = time;
     }
   }
