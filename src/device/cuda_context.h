@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,12 @@ struct CublasLtDeleter {
 struct NibbleCudaStaging;
 
 struct NibbleCudaContext {
+  NibbleCudaContext() { ++live; }
+  ~NibbleCudaContext() { --live; }
+  NibbleCudaContext(const NibbleCudaContext&) = delete;
+  NibbleCudaContext& operator=(const NibbleCudaContext&) = delete;
+
+  static inline std::atomic<int> live = 0;  // in this program
   int index = 0;
   int major = 0;
   int multiprocessors = 1;

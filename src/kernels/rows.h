@@ -1,7 +1,8 @@
 // Rows of numbers on their way from one operation to the next: f32, or bf16 on a card
 //   - to products every one of which would round them to bf16 before anything else. What makes the
 //     rows then rounds them, and nobody goes over them once more;
-//   - from products of inputs in bf16 to the activation between them, which is half the bytes.
+//   - from products of inputs in bf16 to the activation between them, which is half the bytes;
+//   - half normalized, from one product of few rows to the next (HalfNormed).
 // matmul/rows.h tells where. A pointer to floats is rows of f32.
 #pragma once
 

@@ -289,7 +289,10 @@ kernels::ConstRows Runner::block_input(device::Stream& stream, const Norm& norm,
   const kernels::Rows normed(normed_, held);
   const bool add = std::exchange(pending_, false);
   const kernels::HalfNormed ahead = std::exchange(ahead_, {});
-  if (ahead.weight != nullptr) return kernels::ConstRows(ahead);
+  if (ahead.weight != nullptr) {
+    NIBBLE_CHECK(ahead.weight == norm.weight.data() && held == kernels::Held::kBf16);
+    return kernels::ConstRows(ahead);
+  }
   if (add && s.residual_scale != 1) {
     kernels::scale_by(stream, ops_, s.residual_scale, delta_, m_ * s.hidden);
   }
@@ -412,8 +415,14 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
   Inner out{gated ? gate : up, stride};
   if (held != kernels::Held::kF32) out = {kernels::Rows(inner_, held), s.ffn};
   if (!fused && gated && !listener && can_gate(stream, w.gate, w.up, m_)) {
-    const GatedOutput both{&w.gate,  &w.up,  s.activation, gate.f32(),
-                           up.f32(), stride, out.rows,     out.stride};
+    const GatedOutput both{.gate_layer = &w.gate,
+                           .up_layer = &w.up,
+                           .function = s.activation,
+                           .gate = gate.f32(),
+                           .up = up.f32(),
+                           .ld = stride,
+                           .y = out.rows,
+                           .ldy = out.stride};
     apply_gated(stream, both, x, s.hidden, m_);
     return out;
   }

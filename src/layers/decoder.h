@@ -306,7 +306,7 @@ class Runner {
   float* narrow_ = nullptr;   // width(), where it is not hidden
   float* x_ = nullptr;        // hidden: the residual stream
   float* normed_ = nullptr;   // hidden
-  float* squares_ = nullptr;  // hidden / 8: of normed_, where it is half normalized
+  float* squares_ = nullptr;  // hidden / 8: of x_, where normed_ is half normalized
   float* delta_ = nullptr;    // hidden: what the last block adds, if not to x_ itself; `pending_`
                               // until it was added
   float* beside_ = nullptr;   // hidden: what the MLP of a parallel block adds

@@ -59,6 +59,7 @@ void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernel
   NIBBLE_CHECK(outputs.size() <= kMost);
   std::vector<kernels::RowsTarget> targets;
   for (const LinearOutput& out : outputs) {
+    NIBBLE_CHECK(out.next.weight == nullptr || out.linear->bias.empty());
     targets.push_back({&out.linear->weight, out.y, out.ldy, out.add, out.next});
   }
   kernels::matmul(stream, targets, x, ldx, m);
@@ -74,10 +75,16 @@ void apply(device::Stream& stream, std::span<const LinearOutput> outputs, kernel
 void apply_gated(device::Stream& stream, const GatedOutput& output, kernels::ConstRows x,
                  int64_t ldx, int64_t m) {
   const GatedOutput& o = output;
-  kernels::matmul_gated(
-      stream,
-      {&o.gate_layer->weight, &o.up_layer->weight, o.function, o.gate, o.up, o.ld, o.y, o.ldy}, x,
-      ldx, m);
+  NIBBLE_CHECK(o.gate_layer->bias.empty() && o.up_layer->bias.empty());
+  const kernels::GatedTarget target = {.gate_weight = &o.gate_layer->weight,
+                                       .up_weight = &o.up_layer->weight,
+                                       .function = o.function,
+                                       .gate = o.gate,
+                                       .up = o.up,
+                                       .ld = o.ld,
+                                       .y = o.y,
+                                       .ldy = o.ldy};
+  kernels::matmul_gated(stream, target, x, ldx, m);
 }
 
 }  // namespace nibble::layers

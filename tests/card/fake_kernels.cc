@@ -246,6 +246,13 @@ void gemm(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t l
   given.numbers("y", y, m, weight->n, ldy, y_is_bf16);
 }
 
+// What the last product left of a norm.
+struct HalfNormed {
+  const void* rows;
+  const float* squares;
+  int64_t m, n;
+} g_half_normed;
+
 void multiply_few(NibbleCudaContext*, const CudaFew* call) {
   const Given given("multiply_few");
   given.must(call->count >= 1 && call->count <= CudaFew::kMost, "the number of weights");
@@ -269,6 +276,9 @@ void multiply_few(NibbleCudaContext*, const CudaFew* call) {
     given.rows("x", call->x, call->m, first.tiles.k_pad, call->ldx, 2, 16);
   }
   if (call->squares != nullptr) {
+    given.must(call->squares == g_half_normed.squares && call->x == g_half_normed.rows &&
+                   call->m <= g_half_normed.m && first.k == g_half_normed.n,
+               "not what the last product left half normalized");
     given.must(first.k % 32 == 0 && call->norm_eps > 0, "half normalized rows");
     given.rows("squares", call->squares, call->m, first.k / 8, first.k / 8, kFloat, 16);
     ++g_done.normalized.by_products;
@@ -278,6 +288,7 @@ void multiply_few(NibbleCudaContext*, const CudaFew* call) {
     given.memory("next_norm", call->next_norm, first.n * kFloat, 16);
     given.rows("next_rows", call->next_rows, call->m, first.n, first.n, 2, 16);
     given.rows("next_squares", call->next_squares, call->m, first.n / 8, first.n / 8, kFloat, 16);
+    g_half_normed = {call->next_rows, call->next_squares, call->m, first.n};
   }
   if (call->add != 0) ++g_done.added.by_products;
   if (call->gated == nullptr) return;

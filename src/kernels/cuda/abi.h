@@ -224,7 +224,7 @@ struct CudaKernels {
                int64_t m);
 
   void (*multiply_few)(NibbleCudaContext*, const CudaFew* call);
-  // The same of one weight in tiles and any number of tokens; x bf16 alone, y f32 or bf16.
+  // y = x W^T of one weight in tiles and any number of tokens; x bf16 alone, y f32 or bf16.
   void (*multiply_many)(NibbleCudaContext*, const CudaWeight* weight, const void* x, int64_t ldx,
                         void* y, int64_t ldy, int y_is_bf16, int64_t m);
 

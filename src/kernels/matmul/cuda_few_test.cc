@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -101,6 +102,22 @@ std::vector<float> stream_rows(int64_t m, int64_t k, uint32_t seed) {
   return out;
 }
 
+// What the product before leaves of these rows: two bf16 in each float, times the norm's weights.
+std::vector<float> half_normed_rows(const std::vector<float>& x, const std::vector<float>& weight) {
+  std::vector<uint16_t> halves(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    halves[i] = base::bf16_from_f32(x[i] * weight[i % weight.size()]);
+  }
+  std::vector<float> out((halves.size() + 1) / 2);
+  std::memcpy(out.data(), halves.data(), halves.size() * sizeof(uint16_t));
+  return out;
+}
+std::vector<float> squares_of(const std::vector<float>& x) {
+  std::vector<float> out(x.size() / 8);
+  for (size_t i = 0; i < out.size() * 8; ++i) out[i / 8] += x[i] * x[i];
+  return out;
+}
+
 class HopperFew : public Hopper {
  protected:
   device::Memory on_card(const std::vector<float>& values) {
@@ -159,9 +176,10 @@ class HopperFew : public Hopper {
     }
   }
 
-  // f(gate) * up, as f32 in the place of gate or as bf16.
+  // f(gate) * up, as f32 in the place of gate or as bf16; of x, or of rows that are half
+  // normalized.
   void expect_gated(const WeightFormat& format, int64_t n, int64_t k, int64_t m, Activation f,
-                    bool bf16) {
+                    bool bf16, bool half_normed = false) {
     const std::string what = tensor::to_string(format) + ", " + std::to_string(n) + " x " +
                              std::to_string(k) + ", " + std::to_string(m) + " tokens, " + name(f);
     const QuantizedWeight of_gate = random_weight(format, n, k, 1);
@@ -169,19 +187,26 @@ class HopperFew : public Hopper {
     const PackedWeight gate = packed(of_gate, {});
     const PackedWeight up = packed(of_up, {});
     ASSERT_TRUE(can_gate(*stream_, gate, up, m)) << what;
-    const std::vector<float> x = normal_floats(m * k, 3);
+    const std::vector<float> x = half_normed ? stream_rows(m, k, 3) : normal_floats(m * k, 3);
+    const std::vector<float> norm = normal_floats(k, 4);
     device::Memory x_there = on_card(x);
+    device::Memory norm_there = on_card(norm);
+    device::Memory rows = on_card(half_normed_rows(x, norm));
+    device::Memory squares = on_card(squares_of(x));
+    const HalfNormed half = {floats(norm_there), kEps, rows.data(), floats(squares)};
+    const ConstRows from = half_normed ? ConstRows(half) : ConstRows(floats(x_there));
     const std::vector<float> nothing(static_cast<size_t>(m * n), NAN);
     device::Memory gate_there = on_card(nothing);
     device::Memory up_there = on_card(nothing);
     device::Memory y_there = on_card(nothing);
     GatedTarget target{&gate, &up, f, floats(gate_there), floats(up_there), n, nullptr, n};
     target.y = bf16 ? Rows(y_there.data(), Held::kBf16) : Rows(floats(gate_there));
-    matmul_gated(*stream_, target, floats(x_there), k, m);
+    matmul_gated(*stream_, target, from, k, m);
     const std::vector<float> y = bf16 ? from_bf16(y_there, m * n) : back(gate_there, m * n);
 
-    const Product g = product_of(of_gate, rounded(x), m);
-    const Product u = product_of(of_up, rounded(x), m);
+    const std::vector<float> read = half_normed ? normalized(x, norm) : rounded(x);
+    const Product g = product_of(of_gate, read, m);
+    const Product u = product_of(of_up, read, m);
     const ActivationOps& exact = kActivationReference;
     for (size_t i = 0; i < y.size(); ++i) {
       const auto at = static_cast<float>(g.sum[i]);
@@ -198,7 +223,6 @@ class HopperFew : public Hopper {
     }
   }
 
- private:
   std::vector<float> from_bf16(device::Memory& memory, int64_t count) {
     std::vector<uint16_t> halves(static_cast<size_t>(count));
     const auto ok = device::copy_to_host(*stream_, halves.data(), memory.data(),
@@ -275,6 +299,16 @@ TEST_F(HopperFew, gate_and_up_become_what_down_reads) {
       expect_gated(usual, n, k, m, Activation::kSilu, true);
     }
   }
+  // As a model has it: rows of bf16 whose norm is not done yet.
+  for (const WeightFormat& format : kinds()) {
+    for (const int64_t m : {1, 3, 4, 7}) {
+      expect_gated(format, 9000, 512, m, Activation::kSilu, true, true);
+    }
+  }
+  for (const int64_t m : {1, 4}) {
+    expect_gated(usual, 1024, 8192, m, Activation::kGeluTanh, true, true);
+    expect_gated(usual, 9000, 4096, m, Activation::kGelu, true, true);
+  }
   for (const Activation f : {Activation::kGelu, Activation::kGeluTanh, Activation::kQuickGelu,
                              Activation::kRelu, Activation::kRelu2}) {
     expect_gated(usual, 130, 1104, 2, f, true);
@@ -288,7 +322,7 @@ TEST_F(HopperFew, results_do_not_change_between_calls) {
   const PackedWeight weight = packed(w, {});
   device::Memory x = on_card(normal_floats(2 * w.k, 6));
   device::Memory norm = on_card(normal_floats(w.n, 7));
-  std::vector<float> first[2];
+  std::vector<float> first[3];
   for (int i = 0; i < 50; ++i) {
     device::Memory y = on_card(normal_floats(2 * w.n, 8));
     device::Memory rows = on_card(normal_floats(w.n, 9));
@@ -296,8 +330,9 @@ TEST_F(HopperFew, results_do_not_change_between_calls) {
     const RowsTarget target{
         &weight, floats(y), w.n, true, {floats(norm), kEps, rows.data(), floats(squares)}};
     matmul(*stream_, {&target, 1}, floats(x), w.k, 2);
-    const std::vector<float> again[] = {back(y, 2 * w.n), back(squares, w.n / 4)};
-    for (int j = 0; j < 2; ++j) {
+    const std::vector<float> again[] = {back(y, 2 * w.n), back(squares, w.n / 4),
+                                        from_bf16(rows, 2 * w.n)};
+    for (int j = 0; j < 3; ++j) {
       if (i == 0) first[j] = again[j];
       ASSERT_EQ(again[j], first[j]) << "call " << i;
     }

@@ -64,7 +64,7 @@ void place_tokens(const CudaFew& call, int64_t first, W4Few& few, W4Args* of_eac
 
 // For few.m tokens, or for fewer: they lie in shared memory, which holds fewer of very long rows.
 // And whether an activation that there is to be is in the product, too: strips in pairs are not
-// always as many for every block, and it costs no more than a kernel of its own.
+// always as many for every block, so only where that costs no more than a kernel of its own.
 W4FewPlan plan_and_choose(int multiprocessors, bool to_be_gated, W4Few& few) {
   constexpr double kActivation = 1.5;  // microseconds of that kernel, in a step
   few.gated = false;
@@ -166,6 +166,7 @@ void multiply_many(NibbleCudaContext* context, const CudaWeight* weight, const v
   args.ldy = ldy;
   args.y_is_bf16 = y_is_bf16 != 0;
   args.workspace = context->tile_work;
+  args.others = NibbleCudaContext::live > 1;
   args.stream = context->enter();
   context->note("multiply_many", launch_w4_wgmma(args, choose_w4(args, context->multiprocessors)));
 }

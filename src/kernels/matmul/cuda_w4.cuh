@@ -44,6 +44,9 @@ struct W4Args {
   int64_t ldy = 0;
   bool y_is_bf16 = false;
   void* workspace = nullptr;  // bytes of w4_workspace, zeroed once; of one stream at a time
+  // Other streams may have such products, too. Blocks of 17 tokens and more wait for each other, so
+  // the card is asked to place all or none: 0.2 us.
+  bool others = false;
   cudaStream_t stream = nullptr;
 };
 

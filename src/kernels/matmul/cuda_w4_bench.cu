@@ -221,7 +221,7 @@ int time_all(int bits, const std::vector<int>& ms, bool sweep, bool library, con
                                 scale_bytes / 4, 9, 0x007f007f, 0x3c003c00);
     }
     FINE(cudaDeviceSynchronize());
-    auto* out = reinterpret_cast<uint32_t*>(workspace);
+    auto* out = reinterpret_cast<uint32_t*>(y);
     const double read = graph_us(std::max(copies, 24), [&](int i) {
       read_all<<<132 * 8, 512, 0, stream>>>(reinterpret_cast<uint4*>(pool + i % copies * one),
                                             one / 16, out);

@@ -260,7 +260,7 @@ int check(int bits) {
         ++count;
       }
       for (W4Choice c : tiles()) {
-        for (const int split : {0, 1, 2, 4, 8}) {
+        for (const int split : {0, 1, 2, 3, 4, 5, 8}) {
           c.split = split;
           c.stages = random() % 3 == 0 ? 2 : 0;
           for (int i = 0; i < 2; ++i) {
@@ -276,6 +276,14 @@ int check(int bits) {
                   failures, count);
       std::fflush(stdout);
     }
+  }
+  // Where nothing waits to be added there are zeros.
+  std::vector<uint32_t> left(w4_workspace(processors()) / sizeof(uint32_t));
+  FINE(cudaMemcpy(left.data(), workspace, left.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+  const auto rest = std::count_if(left.begin(), left.end(), [](uint32_t v) { return v != 0; });
+  if (rest != 0) {
+    ++failures;
+    std::printf("BAD workspace: %ld words are left\n", long(rest));
   }
   cudaFree(workspace);
   return failures;

@@ -25,7 +25,7 @@ struct W4Few {
   const void* x = nullptr;
   bool x_is_f32 = false;
   int64_t ldx = 0;
-  int k = 0;  // of f32 x; zeros follow
+  int k = 0;  // of x; zeros follow. Rows that squares are of have as many
   int m = 0;  // 1 to 16, with f32 to 8
   // Where x is rows times RMSNorm's weights: of these rows' eight by eight inputs the sums of
   // squares (m, k / 8), k a multiple of 32, 16-byte aligned; y is what it would be of normalized

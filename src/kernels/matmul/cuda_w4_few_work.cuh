@@ -44,7 +44,7 @@ struct Work {
   Weight weight[kMostWeights];
   const void* x;
   int64_t ldx;
-  int k;                 // that f32 x has; zeros follow
+  int k;                 // that x has; zeros follow
   const float* squares;  // (m, k / 8) of what x was made of, where its norm's factor is yet to come
   float norm_eps;
   NextNorm next;

@@ -32,9 +32,9 @@ __device__ void store_each(const Work& w, int row, int token, const float (&d)[k
   }
 }
 
-// As bf16, eight rows of a token at a time, so that whole sectors of 32 bytes are written: 16
-// tokens go through memory of this warp's own (kTurnBytes at `turn`), there as [token][half of 16
-// rows, the other way round in every second four tokens].
+// As bf16, eight rows of a token at a time, so that a warp writes 32 bytes in a row: 16 tokens go
+// through memory of this warp's own (kTurnBytes at `turn`), there as
+// [token][half of 16 rows, the other way round in every second four tokens].
 template <int kCount>
 __device__ void store_octets(const Work& w, uint32_t turn, int row, int token,
                              const float (&d)[kCount]) {
@@ -88,15 +88,15 @@ struct Sums {
   // them in the workspace.
   static constexpr int kPieceQuads = kCount % 16 == 0 && kCount * S::kWide >= 32 ? 4 : 2;
   static constexpr int kPiece = 4 * kPieceQuads;
-  static constexpr int kPieces = kCount / kPiece;  // of a strip
-  static constexpr int kAll = S::kWide * kPieces;  // of a warp
+  static constexpr int kPieces = kCount / kPiece;     // of a strip
+  static constexpr int kOfWarp = S::kWide * kPieces;  // of a warp
   static constexpr int kWarps = S::kOwners / 32;
   using Piece = float[kPiece];
   using Quads = float4[kPieceQuads];
 
-  using All = float[S::kWide][kCount];
+  using Accumulators = float[S::kWide][kCount];
   template <int kIndex>
-  static __device__ float& number(All& sums, int i) {
+  static __device__ float& number(Accumulators& sums, int i) {
     return sums[kIndex / kPieces][kIndex % kPieces * kPiece + i];
   }
   // what<0>(), what<1>(), ...: registers have no addresses.
@@ -105,12 +105,13 @@ struct Sums {
     const auto each = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
       (what.template operator()<kIndex>(), ...);
     };
-    each(std::make_integer_sequence<int, kAll>());
+    each(std::make_integer_sequence<int, kOfWarp>());
   }
 
   // Two slices add their sums, each in its own pieces, through memory: `at` is this thread's, of
   // all that have the same rows. Barriers of these are 2 + 2 strip and the next.
-  static __device__ void trade(bool again, int strip, int slice, uint32_t at, All& sums) {
+  static __device__ void trade(bool again, int strip, int slice, uint32_t at, Accumulators& sums) {
+    static_assert(S::kSlices == 2);
     constexpr int kQuadBytes = 128 * 16;
     if (again) sm90::sync_some(3 + 2 * strip, 256);  // what was there has been read
     each_piece([&]<int kIndex>() {
@@ -140,13 +141,13 @@ struct Sums {
   // What a segment made, from row `row` of this warp's first strip on. All that others wait for
   // goes before this waits for anybody.
   static __device__ void finish(const Work& w, const Segments& all, const Segment& g, int slice,
-                                uint32_t turn, int row, All& sums) {
+                                uint32_t turn, int row, Accumulators& sums) {
     const bool shared = g.begin != 0 || g.end != w.steps;
     const Sharers sharers = shared ? all.sharers(g.tile) : Sharers{};
     const int place = all.me() - sharers.first;
     const auto is_mine = [&](int index) {
       const int unit = index * kWarps + static_cast<int>(threadIdx.x) % S::kOwners / 32;
-      return !shared || unit * sharers.finishers / (kAll * kWarps) == place;
+      return !shared || unit * sharers.finishers / (kOfWarp * kWarps) == place;
     };
     const auto is_of_slice = [&](int index) {
       return S::kSlices == 1 || index % S::kSlices == slice;
@@ -190,8 +191,8 @@ struct Sums {
     }
   }
 
-  // Adds what the other sharers leave, in their order, some asked for at once; their memory is
-  // zeros again then.
+  // Adds what the other sharers leave to this one's, in their order, some asked for at once; their
+  // memory is zeros again then.
   static __device__ void gather(const Work& w, const Segments& all, const Sharers& sharers,
                                 int index, Piece& d) {
     constexpr int kAtOnce = S::kMany && kCount > 32 ? 1 : S::kMany || kCount >= 128 ? 2 : 4;
@@ -225,6 +226,7 @@ struct Sums {
         }
       }
     }
+    __syncwarp();  // lanes may have found their parts at different times
   }
   static __device__ bool is_there(const Quads& part) {
     uint32_t least = ~0u;

@@ -43,7 +43,7 @@ constexpr Variant variant(double fixed, double step) {
 }
 
 // Rows, tokens, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor. Times are
-// fitted to sweeps of an H200 over all of them, six shapes and nine numbers of tokens.
+// fitted to sweeps of an H200 over all of them: groups of 128, six shapes, nine numbers of tokens.
 constexpr Variant kVariants[] = {
     variant<64, 32, 1, 2, true>(2.91, 0.394),       variant<128, 32, 1, 1, true, 4, 2>(3.7, 0.644),
     variant<128, 32, 2, 2, true>(3.42, 0.657),      variant<256, 32, 2, 1, true>(3.59, 0.633),
@@ -117,9 +117,13 @@ cudaError_t card(Card& out) {
       return e;
     }
     for (const Variant& v : kVariants) {
-      const cudaError_t e =
-          cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      const auto* kernel = reinterpret_cast<const void*>(v.kernel);
+      cudaError_t e =
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      if (e == cudaSuccess) {
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+      }
       if (e != cudaSuccess) return e;
     }
     processors[device] = count;
@@ -176,7 +180,7 @@ bool w4_can(const W4Args& args, const W4Choice& choice) {
 
 size_t w4_workspace(int multiprocessors) {
   // Two parts of 256 x 128 sums a block, or four of half as many.
-  return static_cast<size_t>(max(multiprocessors, kProcessors)) * 2 * 256 * 128 * sizeof(float);
+  return static_cast<size_t>(multiprocessors) * 2 * 256 * 128 * sizeof(float);
 }
 
 namespace {
@@ -184,6 +188,8 @@ namespace {
 // How a product's tiles are dealt to blocks: see Work.
 struct Deal {
   int token_tiles, tiles, steps, blocks, shared_tiles;
+  // Steps of a block's run; without shared tiles all that a tile has.
+  int run() const { return shared_tiles == 0 ? steps : shared_tiles * steps / blocks; }
 };
 
 Deal deal(const W4Args& args, const Variant& v, int split, int multiprocessors) {
@@ -209,7 +215,8 @@ double time_of(const Variant& v, const Deal& d, int split) {
   const int64_t steps = (shared + d.blocks - 1) / d.blocks + whole * d.steps;
   double us = v.fixed + v.step * static_cast<double>(steps);
   if (shared > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
-  if (shared > 0 && split == 0) us += kOfRuns;
+  const bool even = split > 1 && d.blocks == d.tiles * split && d.steps % split == 0;
+  if (shared > 0 && !even) us += kOfRuns;
   return us;
 }
 
@@ -229,7 +236,9 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
     const int even = max(min(multiprocessors * v.per_processor / whole, kMostSplit), 1);
     for (const int split : {0, 1, even}) {
       if (!can(args, v, split)) continue;
-      const double time = time_of(v, deal(args, v, split, multiprocessors), split);
+      const Deal d = deal(args, v, split, multiprocessors);
+      if (d.steps > kMostSplit * d.run()) continue;  // more sharers than were ever timed
+      const double time = time_of(v, d, split);
       if (best_time > 0 && time >= best_time) continue;
       best = v.choice;
       best.split = split;
@@ -264,7 +273,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.shared_tiles = d.shared_tiles;
   w.by_token_tiles = divisor(w.token_tiles);
   w.by_steps = divisor(w.steps);
-  w.run = w.shared_tiles * w.steps / d.blocks;
+  w.run = w.shared_tiles == 0 ? 0 : d.run();
   w.longer = w.shared_tiles * w.steps % d.blocks;
 
   const int most = (c.shared + 1024) / v.per_processor - 1024 - v.after_ring;
@@ -278,11 +287,13 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   config.dynamicSmemBytes =
       static_cast<size_t>(shared_bytes(w.stages, v.stage_bytes) + v.after_ring);
   config.stream = args.stream;
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
+  config.attrs = attributes;
+  config.numAttrs = args.others && d.shared_tiles > 0 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 

@@ -1,13 +1,13 @@
 // How a product of 17 tokens and more is cut for the blocks of cuda_w4_wgmma_device.cuh: the work
 // of a launch, which parts of it a block has, and the tiles that there are.
 //
-//   tiles x steps are one line, cut into equal runs ("stream-K"): one a multiprocessor, or `split`
-//   for each tile. Blocks whose runs meet in a tile share it: those for which it is their run's end
-//   finish it, each some of its warps' sums, which the others leave for it in the workspace. What
-//   is more than two tiles a block is left whole.
+//   tiles x steps are one line, cut into equal runs ("stream-K"): as many as blocks find room, or
+//   `split` for each tile, which ends with it where its steps can be divided so. Blocks whose runs
+//   meet in a tile share it: those for which it is their run's end finish it, each some of its
+//   warps' sums, which the others leave for it in the workspace. What is more than two tiles a
+//   block is left whole.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/matmul/cuda_w4_fragment.cuh"
@@ -15,7 +15,6 @@
 namespace nibble::kernels::cuda::w4 {
 
 inline constexpr int kStepBlocks = 2;
-inline constexpr int kProcessors = 132;  // of the card that this is tuned for
 inline constexpr int kMostStages = 32;
 
 // n / what it was made for, where n x divisor is less than 2^40 and n than 2^23.
@@ -32,11 +31,11 @@ struct Work {
   const uint8_t* zeros;
   int n, m;
   int blocks;  // of 64 inputs
-  int steps;   // of 128
+  int steps;   // of a stage's inputs: 128 for each slice
   int strips;  // of 64 rows
   int groups;
   int group;
-  int scale_rows;  // scales of a row and step: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
+  int scale_rows;  // scales of a row and 128 inputs: 1, 2 (groups of 64 or 192, ...) or 4 (of 32)
   int has_zeros;
   int scale_at_end;  // one group: the sums are multiplied
   int scales_are_bf16;
@@ -87,9 +86,8 @@ class Segments {
   // Of the memory for parts of the tile that a block's run ends in if that has its first step, else
   // of the one that it begins in: a run has one of each at most.
   static __device__ int slot(int block, bool has_first) { return 2 * block + (has_first ? 0 : 1); }
-  // Those who finish a tile wait for each other. So a grid has no more blocks than find room at once;
-  // and of grids in several streams of one priority, as all of a program's are, the blocks of a later
-  // one are placed when those of the earlier one are.
+  // Those who finish a tile wait for each other: a grid has no more blocks than find room at once,
+  // and where other streams have such grids it is launched as a cooperative one.
   __device__ Sharers sharers(int tile) const {
     const int begin = tile * w_.steps;
     const int end = begin + w_.steps;

@@ -16,8 +16,9 @@ Held held_for(const device::Stream& stream, std::span<const PackedWeight* const>
               int64_t m);
 
 // How m rows are best held that these products write: not f32 where all of them round their inputs
-// to bf16 and their kernels can write it, which those for few rows cannot. For an operation that
-// reads these rows, and nobody else does, and whose own results are rounded. Always f32 on a CPU.
+// to bf16 and their kernels can write it, which those for few rows cannot without an activation
+// (matmul_gated). For an operation that reads these rows, and nobody else does, and whose own
+// results are rounded. Always f32 on a CPU.
 Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights, int64_t m);
 
 // Whether this product of m rows can add to rows of f32 instead of writing them, so that no pass
@@ -45,8 +46,8 @@ struct RowsTarget {
   HalfNormed next = {};
 };
 
-// matmul.h's; x is held as held_for says for all of the weights, or f32, and where can_normalize
-// yet to be normalized.
+// matmul.h's; x is held as held_for says for all of the weights, or f32, and where
+// can_split_norm half normalized.
 void matmul(device::Stream& stream, std::span<const RowsTarget> targets, ConstRows x, int64_t ldx,
             int64_t m);
 
