@@ -1,9 +1,15 @@
 // How Hopper's kernels would cut products with weights in tiles: asked on any machine.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/matmul/cuda_w4_few.cuh"
+#include "kernels/matmul/cuda_w4_runs.cuh"
 #include "kernels/matmul/cuda_w4_wgmma.cuh"
 
 namespace nibble::kernels::cuda {
@@ -74,6 +80,86 @@ TEST(cuda_plans, few_tokens_of_rows_of_any_length_can_run) {
         }
       }
     });
+  }
+}
+
+// All blocks of a product do what they do, without a card: every step of every tile is done once,
+// every piece of a shared tile has one who finishes it, who waits for exactly what others leave,
+// and leaves all that others wait for before.
+void expect_all_is_done_once(const w4::Deal& deal) {
+  const w4::Runs& runs = deal.runs;
+  struct Part {
+    w4::Segment segment;
+    w4::Sharers sharers;
+    bool is_last;  // of the block's shared segments
+  };
+  std::vector<std::vector<int>> done(static_cast<size_t>(runs.tiles),
+                                     std::vector<int>(static_cast<size_t>(runs.steps)));
+  std::map<int, std::map<int, Part>> shared;  // by tile and block
+  std::set<int> slots;
+  for (int block = 0; block < deal.blocks; ++block) {
+    w4::Segments all(runs, block, deal.blocks);
+    w4::Segment g{};
+    Part* before = nullptr;
+    while (all.next(g)) {
+      ASSERT_EQ(g.tile, g.row_tile * runs.token_tiles + g.token_tile);
+      ASSERT_TRUE(g.tile < runs.tiles && g.begin < g.end && g.end <= runs.steps);
+      for (int i = g.begin; i < g.end; ++i) {
+        ++done[static_cast<size_t>(g.tile)][static_cast<size_t>(i)];
+      }
+      if (g.begin == 0 && g.end == runs.steps) continue;
+      if (before != nullptr) before->is_last = false;
+      before = &shared[g.tile][all.me()];
+      *before = {g, all.sharers(g.tile), true};
+      EXPECT_TRUE(slots.insert(w4::Segments::slot(all.me(), g.begin == 0)).second);
+    }
+  }
+  for (const auto& tile : done) {
+    for (const int times : tile) ASSERT_EQ(times, 1);
+  }
+  constexpr int kUnits = 16;
+  for (const auto& [tile, parts] : shared) {
+    const w4::Sharers who = parts.begin()->second.sharers;
+    ASSERT_GE(who.finishers, 1) << "tile " << tile;
+    ASSERT_EQ(static_cast<int>(parts.size()), who.last - who.first + 1);
+    int owned = 0;
+    for (const auto& [block, part] : parts) {
+      EXPECT_TRUE(part.sharers.first == who.first && part.sharers.last == who.last &&
+                  part.sharers.finishers == who.finishers);
+      EXPECT_EQ(part.segment.begin == 0, block == who.first);
+      const bool finishes = block - who.first < who.finishers;
+      // Who waits for others has left all that it leaves.
+      EXPECT_TRUE(!finishes || part.is_last) << "block " << block << " of tile " << tile;
+      EXPECT_TRUE(finishes || block == who.last) << "block " << block << " of tile " << tile;
+      for (int unit = 0; unit < kUnits; ++unit) {
+        if (who.owner(unit, kUnits) == block - who.first) {
+          EXPECT_TRUE(finishes);
+          ++owned;
+        }
+      }
+    }
+    EXPECT_EQ(owned, kUnits);
+  }
+}
+
+TEST(cuda_plans, tiles_of_many_tokens_are_dealt_so_that_all_is_done_once) {
+  std::mt19937 random(3);
+  const auto up_to = [&](int most) {
+    return static_cast<int>(random() % static_cast<unsigned>(most)) + 1;
+  };
+  for (int i = 0; i < 6000; ++i) {
+    const int row_tiles = up_to(i % 3 == 0 ? 450 : 40);
+    const int token_tiles = i % 4 == 0 ? up_to(16) : 1;
+    const int steps = up_to(i % 5 == 0 ? 420 : 112);
+    const int places = i % 2 == 0 ? kProcessors : i % 7 == 0 ? 2 * kProcessors : up_to(160);
+    constexpr int kSplits[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+    const int split = kSplits[random() % std::size(kSplits)];
+    if (split > steps) continue;
+    SCOPED_TRACE(std::to_string(row_tiles) + " x " + std::to_string(token_tiles) + " tiles of " +
+                 std::to_string(steps) + " steps, split " + std::to_string(split) + ", " +
+                 std::to_string(places) + " places");
+    expect_all_is_done_once(w4::deal(row_tiles, token_tiles, steps, split, places));
+    if (HasFailure()) return;
   }
 }
 

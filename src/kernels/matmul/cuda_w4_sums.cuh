@@ -142,12 +142,12 @@ struct Sums {
   // goes before this waits for anybody.
   static __device__ void finish(const Work& w, const Segments& all, const Segment& g, int slice,
                                 uint32_t turn, int row, Accumulators& sums) {
-    const bool shared = g.begin != 0 || g.end != w.steps;
+    const bool shared = g.begin != 0 || g.end != w.runs.steps;
     const Sharers sharers = shared ? all.sharers(g.tile) : Sharers{};
     const int place = all.me() - sharers.first;
     const auto is_mine = [&](int index) {
       const int unit = index * kWarps + static_cast<int>(threadIdx.x) % S::kOwners / 32;
-      return !shared || unit * sharers.finishers / (kOfWarp * kWarps) == place;
+      return !shared || sharers.owner(unit, kOfWarp * kWarps) == place;
     };
     const auto is_of_slice = [&](int index) {
       return S::kSlices == 1 || index % S::kSlices == slice;

@@ -76,8 +76,6 @@ const Variant* find(const W4Args& args, const W4Choice& choice) {
   return nullptr;
 }
 
-Divisor divisor(int by) { return {(uint64_t{1} << 40) / static_cast<uint64_t>(by) + 1}; }
-
 int div_up(int a, int b) { return (a + b - 1) / b; }
 
 void describe_weight(const W4Args& args, Work& w) {
@@ -185,38 +183,23 @@ size_t w4_workspace(int multiprocessors) {
 
 namespace {
 
-// How a product's tiles are dealt to blocks: see Work.
-struct Deal {
-  int token_tiles, tiles, steps, blocks, shared_tiles;
-  // Steps of a block's run; without shared tiles all that a tile has.
-  int run() const { return shared_tiles == 0 ? steps : shared_tiles * steps / blocks; }
-};
-
-Deal deal(const W4Args& args, const Variant& v, int split, int multiprocessors) {
-  Deal out{};
-  out.token_tiles = div_up(args.m, v.choice.tokens);
-  out.tiles = div_up(args.n, v.choice.rows) * out.token_tiles;
-  out.steps = div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices);
-  const int64_t most = int64_t{out.tiles} * (split == 0 ? out.steps : split);
-  out.blocks = static_cast<int>(min(most, int64_t{multiprocessors} * v.per_processor));
-  if (split != 1 && out.tiles % out.blocks != 0) {
-    const int waves = out.tiles / out.blocks;
-    out.shared_tiles = waves > 1 ? out.tiles - (waves - 1) * out.blocks : out.tiles;
-  }
-  return out;
+Deal deal_of(const W4Args& args, const Variant& v, int split, int multiprocessors) {
+  return deal(div_up(args.n, v.choice.rows), div_up(args.m, v.choice.tokens),
+              div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices), split,
+              multiprocessors * v.per_processor);
 }
 
 // What a product takes, in microseconds: the block with most steps.
 double time_of(const Variant& v, const Deal& d, int split) {
   constexpr double kOfPart = 8.7;   // to trade 32768 sums with the sharers of a tile
   constexpr double kOfRuns = 1.15;  // of runs that begin and end within tiles
-  const int64_t shared = int64_t{d.shared_tiles} * d.steps;
-  const int64_t whole = div_up(d.tiles - d.shared_tiles, d.blocks);
-  const int64_t steps = (shared + d.blocks - 1) / d.blocks + whole * d.steps;
+  const Runs& r = d.runs;
+  const int whole = div_up(r.tiles - r.shared_tiles, d.blocks);
+  const int steps = r.run + (r.longer > 0 ? 1 : 0) + whole * r.steps;
   double us = v.fixed + v.step * static_cast<double>(steps);
-  if (shared > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
-  const bool even = split > 1 && d.blocks == d.tiles * split && d.steps % split == 0;
-  if (shared > 0 && !even) us += kOfRuns;
+  if (r.shared_tiles > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
+  const bool even = split > 1 && d.blocks == r.tiles * split && r.steps % split == 0;
+  if (r.shared_tiles > 0 && !even) us += kOfRuns;
   return us;
 }
 
@@ -236,8 +219,10 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
     const int even = max(min(multiprocessors * v.per_processor / whole, kMostSplit), 1);
     for (const int split : {0, 1, even}) {
       if (!can(args, v, split)) continue;
-      const Deal d = deal(args, v, split, multiprocessors);
-      if (d.steps > kMostSplit * d.run()) continue;  // more sharers than were ever timed
+      const Deal d = deal_of(args, v, split, multiprocessors);
+      const bool is_shared = d.runs.shared_tiles > 0;
+      if (is_shared && d.runs.steps > kMostSplit * d.runs.run)
+        continue;  // more sharers than were ever timed
       const double time = time_of(v, d, split);
       if (best_time > 0 && time >= best_time) continue;
       best = v.choice;
@@ -266,15 +251,8 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.y_in_octets =
       args.n % 8 == 0 && args.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.partial = static_cast<float4*>(args.workspace);
-  const Deal d = deal(args, v, choice.split, c.processors);
-  w.token_tiles = d.token_tiles;
-  w.tiles = d.tiles;
-  w.steps = d.steps;
-  w.shared_tiles = d.shared_tiles;
-  w.by_token_tiles = divisor(w.token_tiles);
-  w.by_steps = divisor(w.steps);
-  w.run = w.shared_tiles == 0 ? 0 : d.run();
-  w.longer = w.shared_tiles * w.steps % d.blocks;
+  const Deal d = deal_of(args, v, choice.split, c.processors);
+  w.runs = d.runs;
 
   const int most = (c.shared + 1024) / v.per_processor - 1024 - v.after_ring;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
@@ -293,7 +271,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   attributes[1].id = cudaLaunchAttributeCooperative;
   attributes[1].val.cooperative = 1;
   config.attrs = attributes;
-  config.numAttrs = args.others && d.shared_tiles > 0 ? 2 : 1;
+  config.numAttrs = args.others && d.runs.shared_tiles > 0 ? 2 : 1;
   return cudaLaunchKernelEx(&config, v.kernel, map, w);
 }
 

@@ -34,6 +34,10 @@ struct Ring {
   __device__ uint32_t stage(int s) const { return barriers + kBarrierBytes + s * S::kStageBytes; }
 };
 
+__device__ inline Segments segments_of(const Work& w) {
+  return {w.runs, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)};
+}
+
 // ---- the copies ---------------------------------------------------------------------------------
 
 // Three warps, of which a thread each copies codes, scales and zeros, and x. What does not exist of
@@ -76,10 +80,10 @@ class Producer {
 
   __device__ void codes() {
     constexpr int kBytes = S::kBlocks * S::kTileBytes;  // of a strip
-    const uint64_t policy = w_.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
+    const uint64_t policy = w_.runs.token_tiles == 1 ? sm90::evict_first() : sm90::evict_normal();
     const int64_t stride = static_cast<int64_t>(w_.blocks) * S::kTileBytes;
     Segment g;
-    for (Segments all(w_); all.next(g);) {
+    for (Segments all = segments_of(w_); all.next(g);) {
       const int last = last_strip(g);
       const int first = g.begin * S::kBlocks;
       const uint8_t* from =
@@ -112,7 +116,7 @@ class Producer {
     const uint32_t bytes =
         S::kStrips * rows * ((some_scales ? 2 * kStrip : 0) + (some_zeros ? kStrip : 0));
     Segment g;
-    for (Segments all(w_); all.next(g);) {
+    for (Segments all = segments_of(w_); all.next(g);) {
       const int last = last_strip(g);
       const int first_row = first_strip(g) * w_.groups;
       int group = w_.by_group.divide(g.begin * S::kInputs);
@@ -150,7 +154,7 @@ class Producer {
     const uint64_t policy = sm90::evict_last();
     bool waited = false;
     Segment g;
-    for (Segments all(w_); all.next(g);) {
+    for (Segments all = segments_of(w_); all.next(g);) {
       const int token = g.token_tile * S::kTokens;
 #pragma unroll 1
       for (int step = g.begin; step < g.end; ++step) {
@@ -387,7 +391,7 @@ struct Consumer {
 
   __device__ void all_segments() {
     using Out = Sums<S>;
-    Segments all(w);
+    Segments all = segments_of(w);
     Segment g;
     for (bool again = false; all.next(g); again = true) {
       Accumulators d;
