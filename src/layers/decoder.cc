@@ -408,7 +408,7 @@ Runner::Inner Runner::run_gate_up(device::Stream& stream, const DecoderLayer& w,
   const kernels::Held held = has_inner_ ? held_for(stream, {&w.down}, m_) : kernels::Held::kF32;
   const kernels::Held before = held == kernels::Held::kF32
                                    ? held  // what is not rounded after is not rounded before
-                                   : held_by(stream, {&w.gate, &w.up, &w.gate_up}, m_);
+                                   : held_by(stream, w.ffn_readers(), m_);
   const kernels::Rows gate(gate_, before);
   const kernels::Rows up = fused ? gate.from(s.ffn) : kernels::Rows(up_, before);
   // In place, unless `down` reads narrower numbers.

@@ -58,19 +58,11 @@ Product product_of(const QuantizedWeight& w, const std::vector<float>& x, int64_
   Product out;
   out.sum.resize(static_cast<size_t>(m * w.n));
   out.all.resize(out.sum.size());
-  std::vector<float> row(static_cast<size_t>(w.k));
-  for (int64_t n = 0; n < w.n; ++n) {
-    tensor::dequantize_row(w, n, row.data());
-    for (int64_t i = 0; i < m; ++i) {
-      const auto at = static_cast<size_t>(i * w.n + n);
-      for (int64_t k = 0; k < w.k; ++k) {
-        const double term =
-            double{x[static_cast<size_t>(i * w.k + k)]} * double{row[static_cast<size_t>(k)]};
-        out.sum[at] += term;
-        out.all[at] += std::fabs(term);
-      }
-    }
-  }
+  for_outputs(w, x, m, [&](int64_t i, int64_t n, double sum, double all) {
+    const auto at = static_cast<size_t>(i * w.n + n);
+    out.sum[at] = sum;
+    out.all[at] = all;
+  });
   return out;
 }
 

@@ -151,6 +151,11 @@ struct Job {
            a.hadamard == b.hadamard && a.order == b.order && a.activation == b.activation &&
            a.input_scale == b.input_scale && a.input_zero == b.input_zero;
   }
+  // Whether the two can be one launch that ends with an activation.
+  bool is_gate_of(const Job& up) const {
+    return path == kFew && up.path == kFew && packed->weight.n == up.packed->weight.n &&
+           same_tiles(up) && same_input(up);
+  }
 };
 
 Input prepared(device::Cuda& cuda, int slot, const Job& job, const float* x, int64_t ldx,
@@ -341,11 +346,7 @@ bool can_split_norm(const device::Stream& stream, const PackedWeight& adds,
 
 bool can_gate(const device::Stream& stream, const PackedWeight& gate, const PackedWeight& up,
               int64_t m) {
-  if (stream.shared_cuda() == nullptr || gate.problem.n != up.problem.n) return false;
-  const Job first(gate, m);
-  const Job second(up, m);
-  return first.path == kFew && second.path == kFew && first.same_tiles(second) &&
-         first.same_input(second);
+  return stream.shared_cuda() != nullptr && Job(gate, m).is_gate_of(Job(up, m));
 }
 
 namespace {
@@ -381,10 +382,11 @@ struct Jobs {
 void matmul_gated(device::Stream& stream, const GatedTarget& target, ConstRows x, int64_t ldx,
                   int64_t m) {
   if (m == 0) return;
-  NIBBLE_CHECK(can_gate(stream, *target.gate_weight, *target.up_weight, m));
+  NIBBLE_CHECK(stream.cuda() != nullptr);
   device::Cuda& cuda = *stream.cuda();
   const PackedWeight* const weights[] = {target.gate_weight, target.up_weight};
   const Jobs jobs(cuda, weights, x, ldx, m);
+  NIBBLE_CHECK(jobs.all[0].is_gate_of(jobs.all[1]));
   const RowsTarget targets[] = {{target.gate_weight, target.gate, target.ld},
                                 {target.up_weight, target.up, target.ld}};
   CudaFew call = few_of({jobs.all, 2}, targets, x, m);

@@ -111,19 +111,19 @@ inline std::vector<float> normal_floats(int64_t count, uint32_t seed) {
   return out;
 }
 
-// `relative` of the sum of the magnitudes of a row's products. Each row is dequantized once, on all
-// of the machine's threads: the sums here cost more than the card's.
-inline void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
-                           const std::vector<float>& y, double relative, const std::string& what) {
-  const std::vector<float> all_x = transformed(w, x.data(), m);
-  std::vector<std::string> wrong(static_cast<size_t>(w.n));
+// call(token, row, sum, magnitudes) for each output of x W^T in float64, and the sum of the
+// magnitudes of what is added. Each row is dequantized once, on all of the machine's threads: the
+// sums here cost more than the card's.
+template <class Call>
+void for_outputs(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
+                 const Call& call) {
   device::ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   pool.parallel_for(w.n, 1, [&](int64_t begin, int64_t end, int) {
     std::vector<float> row(static_cast<size_t>(w.k));
     for (int64_t n = begin; n < end; ++n) {
       tensor::dequantize_row(w, n, row.data());
       for (int64_t i = 0; i < m; ++i) {
-        const float* xi = all_x.data() + i * w.k;
+        const float* xi = x.data() + i * w.k;
         double sum = 0;
         double all = 0;
         for (size_t k = 0; k < row.size(); ++k) {
@@ -131,12 +131,21 @@ inline void expect_product(const tensor::QuantizedWeight& w, const std::vector<f
           sum += term;
           all += std::fabs(term);
         }
-        const double got = y[static_cast<size_t>(i * w.n + n)];
-        if (std::fabs(got - sum) <= relative * all + 1e-30) continue;  // false for a NaN
-        wrong[static_cast<size_t>(n)] = "token " + std::to_string(i) + " row " + std::to_string(n) +
-                                        ": " + std::to_string(got) + ", not " + std::to_string(sum);
+        call(i, n, sum, all);
       }
     }
+  });
+}
+
+// `relative` of the sum of the magnitudes of a row's products.
+inline void expect_product(const tensor::QuantizedWeight& w, const std::vector<float>& x, int64_t m,
+                           const std::vector<float>& y, double relative, const std::string& what) {
+  std::vector<std::string> wrong(static_cast<size_t>(w.n));
+  for_outputs(w, transformed(w, x.data(), m), m, [&](int64_t i, int64_t n, double sum, double all) {
+    const double got = y[static_cast<size_t>(i * w.n + n)];
+    if (std::fabs(got - sum) <= relative * all + 1e-30) return;  // false for a NaN
+    wrong[static_cast<size_t>(n)] = "token " + std::to_string(i) + " row " + std::to_string(n) +
+                                    ": " + std::to_string(got) + ", not " + std::to_string(sum);
   });
   for (const std::string& one : wrong) ASSERT_EQ(one, "") << what << " m " << m;
 }

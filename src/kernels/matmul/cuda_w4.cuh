@@ -52,19 +52,7 @@ struct W4Args {
 
 #ifdef __CUDACC__
 
-// (a & b) | c
-__device__ inline uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t out;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
-  return out;
-}
-
 #if __CUDA_ARCH__ >= 900
-__device__ inline uint32_t sub_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t out;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
-  return out;
-}
 __device__ inline uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   uint32_t out;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
@@ -77,9 +65,6 @@ __device__ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   return out;
 }
 #endif
-
-// 128 as a bf16: its seven mantissa bits count ones.
-constexpr uint32_t kBf16Magic = 0x43004300u;
 
 // The two 16-bit scales of a lane's rows g and g + 8 as f32.
 __device__ inline float2 w4_scales(uint32_t pair, bool are_bf16) {

@@ -8,8 +8,7 @@
 //                      it does not wait for the kernel before this one, codes do not change. Some
 //                      more of them it puts into the card's cache, so that memory works while that
 //                      kernel ends and x comes
-//   consumer warps     load x; then one has a unit of
-//   128 inputs, or two share it, with two row
+//   consumer warps     load x; then one has a unit of 128 inputs, or two share it, with two row
 //                      tiles of 16 each; kSplit units at a time: codes become bf16 in registers
 //                      (mma.m16n8k16), sums are f32 and are scaled once a unit, or once 32 or 64
 //                      inputs

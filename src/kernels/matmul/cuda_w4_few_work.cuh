@@ -12,7 +12,6 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
-constexpr int kMostRanks = 8;
 constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
 constexpr int kSharedMost = 227 * 1024;
 

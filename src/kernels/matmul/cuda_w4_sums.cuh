@@ -99,6 +99,11 @@ struct Sums {
   static __device__ float& number(Accumulators& sums, int i) {
     return sums[kIndex / kPieces][kIndex % kPieces * kPiece + i];
   }
+  template <int kIndex>
+  static __device__ void take(Accumulators& sums, Piece& piece) {
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) piece[i] = number<kIndex>(sums, i);
+  }
   // what<0>(), what<1>(), ...: registers have no addresses.
   template <class What>
   static __device__ void each_piece(const What& what) {
@@ -156,16 +161,14 @@ struct Sums {
       each_piece([&]<int kIndex>() {
         if (!is_of_slice(kIndex) || is_mine(kIndex)) return;
         Piece piece;
-#pragma unroll
-        for (int i = 0; i < kPiece; ++i) piece[i] = number<kIndex>(sums, i);
+        take<kIndex>(sums, piece);
         leave(part_of(w, all.slot(all.me(), g.begin == 0), kIndex), piece);
       });
     }
     each_piece([&]<int kIndex>() {
       if (!is_of_slice(kIndex) || !is_mine(kIndex)) return;
       Piece piece;
-#pragma unroll
-      for (int i = 0; i < kPiece; ++i) piece[i] = number<kIndex>(sums, i);
+      take<kIndex>(sums, piece);
       if (shared) gather(w, all, sharers, kIndex, piece);
       const int of = row + kIndex / kPieces * kStrip;
       if (w.scale_at_end) scale(w, of / kStrip, piece);

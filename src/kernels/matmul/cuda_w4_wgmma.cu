@@ -234,8 +234,9 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
 }
 
 cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
-  if (!w4_can(args, choice)) return cudaErrorInvalidValue;
-  const Variant& v = *find(args, choice);
+  const Variant* found = find(args, choice);
+  if (found == nullptr || !can(args, *found, choice.split)) return cudaErrorInvalidValue;
+  const Variant& v = *found;
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
   CUtensorMap map;
