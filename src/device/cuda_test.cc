@@ -85,25 +85,39 @@ TEST(cuda, long_copies_arrive_whole) {
   for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], value(i)) << i;
 }
 
-TEST(cuda, allocations_take_no_more_than_card_bytes_says) {
+// Bytes that `count` allocations take of the card, by what it has left. Their own opening, as
+// memory that is given back to one is kept.
+int64_t taken_by(int64_t count, int64_t bytes) {
   auto cuda = Cuda::open(0);
-  if (!cuda) GTEST_SKIP() << cuda.error().message;
+  EXPECT_TRUE(cuda);
   Stream stream(1, *cuda);
   Gpu gpu = (*cuda)->gpu();
+  EXPECT_TRUE(ask_free_memory(0, gpu));
+  const int64_t before = gpu.free_bytes;
+  std::vector<Memory> held;
+  for (int64_t i = 0; i < count; ++i) {
+    auto memory = Memory::allocate(stream, static_cast<size_t>(bytes));
+    EXPECT_TRUE(memory);
+    held.push_back(std::move(*memory));
+  }
+  EXPECT_TRUE(ask_free_memory(0, gpu));
+  return before - gpu.free_bytes;
+}
+
+TEST(cuda, allocations_take_no_more_than_card_bytes_says) {
+  if (auto cuda = Cuda::open(0); !cuda) GTEST_SKIP() << cuda.error().message;
+  constexpr int64_t kMany = 64;
   for (const int64_t bytes : {int64_t{1} << 20, (int64_t{5} << 20) / 4, int64_t{5} << 20}) {
-    ASSERT_TRUE(ask_free_memory(0, gpu));
-    const int64_t before = gpu.free_bytes;
-    constexpr int64_t kMany = 64;
-    std::vector<Memory> held;
-    for (int64_t i = 0; i < kMany; ++i) {
-      auto memory = Memory::allocate(stream, static_cast<size_t>(bytes));
-      ASSERT_TRUE(memory);
-      held.push_back(std::move(*memory));
+    const int64_t most = kMany * card_bytes(bytes) + (int64_t{4} << 20);
+    // Other programs on the card may take or free memory meanwhile: once is enough.
+    bool seen = false;
+    for (int i = 0; i < 20 && !seen; ++i) {
+      const int64_t taken = taken_by(kMany, bytes);
+      std::printf("%lld bytes take %lld\n", static_cast<long long>(bytes),
+                  static_cast<long long>(taken / kMany));
+      seen = taken >= kMany * bytes && taken <= most;
     }
-    ASSERT_TRUE(ask_free_memory(0, gpu));
-    std::printf("%lld bytes take %lld\n", static_cast<long long>(bytes),
-                static_cast<long long>((before - gpu.free_bytes) / kMany));
-    EXPECT_LE(before - gpu.free_bytes, kMany * card_bytes(bytes) + (int64_t{4} << 20));
+    EXPECT_TRUE(seen) << bytes;
   }
 }
 

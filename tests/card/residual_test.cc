@@ -106,7 +106,9 @@ TEST_F(Residual, stream_is_normalized_and_gates_are_applied_by_products_of_few_t
   };
   constexpr Case kCases[] = {
       {"gptq/b4_g32", "fast", 1, {4, 0}, {3, 2}, {2, 0}},  // two layers
-      {"gptq/b4_g32", "fast", 16, {4, 0}, {3, 2}, {2, 0}},
+      {"gptq/b4_g32", "fast", 4, {4, 0}, {3, 2}, {2, 0}},
+      {"gptq/b4_g32", "fast", 5, {0, 4}, {0, 5}, {2, 0}},
+      {"gptq/b4_g32", "fast", 16, {0, 4}, {0, 5}, {2, 0}},
       {"gptq/b4_g32", "fast", 17, {0, 4}, {0, 5}, {0, 2}},
       {"gptq/b4_g32", "exact", 1, {0, 4}, {0, 5}, {0, 2}},
       {"gptq/b4_g32_act", "fast", 1, {2, 0}, {0, 3}, {0, 1}},  // x is put into another order
@@ -166,7 +168,7 @@ kernels::PackedWeight packed(const WeightFormat& format, kernels::Precision prec
 }
 
 // For each of kTokens: '.' f32; 'b' bf16 may be written; 'a' f32 may be added to; 'x' either.
-constexpr int64_t kTokens[] = {1, 8, 9, 16, 17, 1023, 1024, 2048, 2049};
+constexpr int64_t kTokens[] = {1, 4, 5, 8, 9, 16, 17, 1023, 1024, 2048, 2049};
 
 std::string ways(const kernels::PackedWeight& weight, device::Stream& stream) {
   const int64_t n = weight.problem.n;
@@ -207,12 +209,12 @@ TEST_F(Residual, products_write_bf16_or_add_as_their_kernels_can_at_every_border
     Precision precision;
     const char* ways;
   } cases[] = {
-      {"major=9;minor=0", four, Precision::kFast, "aaaabbbbx"},
-      {"major=9;minor=0", eight, Precision::kFast, "aaaabbxxx"},
-      {"major=9;minor=0", half, Precision::kFast, "..xxxxxxx"},
-      {"major=9;minor=0", four, Precision::kExact, "..aaaaaaa"},
-      {"major=8;minor=0", four, Precision::kFast, "..xxxxxxx"},
-      {"major=7;minor=5", four, Precision::kFast, "..aaaaaaa"},
+      {"major=9;minor=0", four, Precision::kFast, "aa....bbbbx"},
+      {"major=9;minor=0", eight, Precision::kFast, "aa....bbxxx"},
+      {"major=9;minor=0", half, Precision::kFast, "....xxxxxxx"},
+      {"major=9;minor=0", four, Precision::kExact, "....aaaaaaa"},
+      {"major=8;minor=0", four, Precision::kFast, "....xxxxxxx"},
+      {"major=7;minor=5", four, Precision::kFast, "....aaaaaaa"},
   };
   for (const auto& c : cases) {
     is(c.card);

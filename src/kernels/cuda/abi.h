@@ -58,6 +58,7 @@ struct CudaInput {
 // that have the same k, group, bits, kind of scales, and zeros or none.
 struct CudaFew {
   static constexpr int kMost = 4;
+  static constexpr int kMostFused = 4;
   const CudaWeight* weight[kMost];
   float* y[kMost];
   int64_t ldy[kMost];
@@ -78,7 +79,7 @@ struct CudaFew {
   const float* next_norm;
   void* next_rows;
   float* next_squares;
-  int64_t m;  // any is right, up to 16 fast
+  int64_t m;  // any is right, up to 16 fast, with `squares`, `add` or `gated` up to kMostFused
   // Where two weights, without `add`, are the gate and up of an MLP, which have as many rows:
   // function(gate) * up, f32 or bf16; y[0] and y[1] then hold anything. It may be y[0], if f32, or
   // is apart. Or null.

@@ -232,7 +232,8 @@ TEST_F(HopperFew, products_add_to_what_there_is) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{200, 264}, {130, 1104}}) {
       const QuantizedWeight w = random_weight(format, n, k, seed++);
       const PackedWeight weight = packed(w, {});
-      for (const int64_t m : {1, 3, 8, 9, 16}) {
+      EXPECT_FALSE(can_add(*stream_, weight, 5));
+      for (const int64_t m : {1, 2, 3, 4}) {
         ASSERT_TRUE(can_add(*stream_, weight, m));
         const std::vector<float> x = normal_floats(m * k, seed++);
         // Rows of y that are not aligned to 16 bytes, too.
@@ -264,7 +265,7 @@ TEST_F(HopperFew, a_norm_between_two_products_is_done_by_both) {
     const QuantizedWeight adds = random_weight(format, 256, 328, seed++);
     std::vector<QuantizedWeight> readers;
     for (const int64_t n : {500, 64, 130}) readers.push_back(random_weight(format, n, 256, seed++));
-    for (const int64_t m : {1, 2, 4, 8, 9, 16}) {
+    for (const int64_t m : {1, 2, 3, 4}) {
       expect_split_norm(adds, readers, m, tensor::to_string(format));
     }
   }
@@ -273,7 +274,7 @@ TEST_F(HopperFew, a_norm_between_two_products_is_done_by_both) {
     const QuantizedWeight adds = random_weight(usual, n, k, seed++);
     std::vector<QuantizedWeight> readers;
     readers.push_back(random_weight(usual, 70, n, seed++));
-    for (const int64_t m : {1, 3, 16}) {
+    for (const int64_t m : {1, 3, 4}) {
       expect_split_norm(adds, readers, m, std::to_string(n) + " x " + std::to_string(k));
     }
   }
@@ -293,7 +294,7 @@ TEST_F(HopperFew, gate_and_up_become_what_down_reads) {
   }
   // As a model has it: rows of bf16 whose norm is not done yet.
   for (const WeightFormat& format : kinds()) {
-    for (const int64_t m : {1, 3, 4, 7}) {
+    for (const int64_t m : {1, 3, 4}) {
       expect_gated(format, 9000, 512, m, Activation::kSilu, true, true);
     }
   }

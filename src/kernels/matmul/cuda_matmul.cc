@@ -98,10 +98,11 @@ struct Input {
 struct Job {
   Job() = default;
   Job(const PackedWeight& weight, int64_t m)
-      : packed(weight.cuda.get()), path(path_of(kernel_for(weight.choice, m))) {}
+      : packed(weight.cuda.get()), path(path_of(kernel_for(weight.choice, m))), rows(m) {}
 
   const CudaPacked* packed = nullptr;
   Path path = kCodes;
+  int64_t rows = 0;
   bool x_is_f32 = false;  // of kFew: as the layers have it
   Input x;
 
@@ -127,9 +128,11 @@ struct Job {
     return bf16() && !changes_x() && packed->weight.k == k_pad() && k_pad() % 8 == 0;
   }
   bool writes_bf16() const { return is_many(path) || path == kPanelBf16; }
-  bool adds() const { return path == kPanelBf16 || path == kPanelF32 || path == kFew; }
+  // With more tokens than that, passes of their own add and normalize sooner (an H200).
+  bool fuses() const { return path == kFew && rows <= CudaFew::kMostFused; }
+  bool adds() const { return path == kPanelBf16 || path == kPanelF32 || fuses(); }
   // The second part of a norm.
-  bool takes_half_normed() const { return path == kFew && takes_bf16(); }
+  bool takes_half_normed() const { return fuses() && takes_bf16(); }
   // One launch saved: the kernel for few tokens rounds x itself.
   bool can_read_f32(const float* from, int64_t ldx, int64_t m) const {
     constexpr int64_t kMost = 4;
@@ -338,7 +341,7 @@ bool can_split_norm(const device::Stream& stream, const PackedWeight& adds,
   constexpr int64_t kWhole = 64;  // rows of a strip
   if (stream.shared_cuda() == nullptr || readers.empty()) return false;
   const int64_t n = adds.problem.n;
-  return Job(adds, m).path == kFew && n % kWhole == 0 &&
+  return Job(adds, m).fuses() && n % kWhole == 0 &&
          std::all_of(readers.begin(), readers.end(), [&](const PackedWeight* reader) {
            return reader->problem.k == n && Job(*reader, m).takes_half_normed();
          });

@@ -73,7 +73,7 @@ W4FewPlan plan_and_choose(int multiprocessors, bool to_be_gated, W4Few& few) {
     few.m = (few.m + 1) / 2;
     best = plan_w4_few(few, multiprocessors);
   }
-  if (!to_be_gated || few.m > kFewTokensGated) return best;
+  if (!to_be_gated || few.m > kFewTokensFused) return best;
   few.gated = true;
   const W4FewPlan gated = plan_w4_few(few, multiprocessors);
   few.gated = gated.ranks != 0 && gated.time < best.time + kActivation;
@@ -143,7 +143,9 @@ void multiply_few(NibbleCudaContext* context, const CudaFew* call) {
   W4Args of_each[CudaFew::kMost];
   W4Few few = few_of(*call, of_each);
   few.stream = context->enter();
-  const int64_t most = few.x_is_f32 ? kFewTokensF32 : kFewTokens;
+  static_assert(kFewTokensFused == CudaFew::kMostFused);
+  const bool fused = few.add || call->squares != nullptr;
+  const int64_t most = fused ? kFewTokensFused : few.x_is_f32 ? kFewTokensF32 : kFewTokens;
   for (int64_t done = 0; done < call->m; done += few.m) {
     few.m = static_cast<int>(std::min(call->m - done, most));
     const W4FewPlan plan = plan_and_choose(context->multiprocessors, call->gated != nullptr, few);

@@ -230,10 +230,10 @@ cudaError_t launch_w4_few(const W4Few& args, const W4FewPlan& plan, int multipro
   const int most = args.x_is_f32 ? kFewTokensF32 : kFewTokens;
   if (plan.ranks == 0 || plan.early < 1 || plan.early > plan.stages || args.m < 1 ||
       args.m > most || (w.bits == 8 && w.zeros != nullptr) ||
+      ((args.squares != nullptr || args.add || args.gated) && args.m > kFewTokensFused) ||
       (args.squares != nullptr && args.k % 32 != 0) || (args.add && w.y_is_bf16) ||
       (args.next.weight != nullptr && (!args.add || args.count != 1 || w.n % kStrip != 0)) ||
-      (args.gated &&
-       (args.count != 2 || args.m > kFewTokensGated || args.add || args.weights[1].n != w.n))) {
+      (args.gated && (args.count != 2 || args.add || args.weights[1].n != w.n))) {
     return cudaErrorInvalidValue;
   }
   return with_shape(args, plan.wide,

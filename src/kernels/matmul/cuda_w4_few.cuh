@@ -35,7 +35,7 @@ struct W4Few {
   bool add = false;  // y += x W^T, of f32
   NextNorm next;     // of one weight that adds, n a multiple of 64
   // Two weights of as many rows, gate and up: y of the first = function(x G^T) * (x U^T), and the
-  // second has none. Up to kFewTokensGated.
+  // second has none.
   bool gated = false;
   Activation function = Activation::kSilu;
   cudaStream_t stream = nullptr;
@@ -43,7 +43,9 @@ struct W4Few {
 
 constexpr int kFewTokens = 16;
 constexpr int kFewTokensF32 = 8;
-constexpr int kFewTokensGated = 4;
+// With `squares`, `add` or `gated`: with more tokens passes of their own take less than what these
+// add to the reducers' work.
+constexpr int kFewTokensFused = 4;
 
 // How inputs are shared: a cluster of `ranks` blocks for each strip of rows, a ring of `stages`.
 struct W4FewPlan {

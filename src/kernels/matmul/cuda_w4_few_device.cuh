@@ -13,16 +13,15 @@
 //                      (mma.m16n8k16), sums are f32 and are scaled once a unit, or once 32 or 64
 //                      inputs
 //   3 or 4             add what the consumers of a strip leave in shared memory, send other ranks
-//     reducer warps    their rows, add what these sent and write y, while the consumers are at the
-//                      next strip
+//     reducer warps    their rows, add what these sent and finish y (cuda_w4_few_reduce.cuh), while
+//                      the consumers are at the next strip
 //
 // Sums are added in a fixed order: results do not change between calls.
 //
 // The kernel; cuda_w4_few.cu, which alone includes this, launches it.
 #pragma once
 
-#include "kernels/activation/cuda_functions.cuh"
-#include "kernels/matmul/cuda_w4_few_operands.cuh"
+#include "kernels/matmul/cuda_w4_few_reduce.cuh"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -41,24 +40,6 @@ __device__ void load_words(uint32_t (&v)[kCount], const uint8_t* from) {
     v[0] = *reinterpret_cast<const uint32_t*>(from);
   }
 }
-// Four floats to another rank's shared memory, which its barrier is told of.
-__device__ inline void send(uint32_t to, uint32_t barrier, const float (&v)[4]) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%2, %3, %4, %5}, "
-      "[%1];" ::"r"(to),
-      "r"(barrier), "r"(__float_as_uint(v[0])), "r"(__float_as_uint(v[1])),
-      "r"(__float_as_uint(v[2])), "r"(__float_as_uint(v[3]))
-      : "memory");
-}
-
-struct Barriers {
-  uint32_t full, empty, sums_read, received;  // addresses of the first of each
-  __device__ Barriers(uint32_t at, int stages)
-      : full(at),
-        empty(full + 8 * stages),
-        sums_read(empty + 8 * stages),
-        received(sums_read + 8) {}
-};
 
 // Into the card's cache: w.ahead bytes of codes from unit u of a strip on, and their scales where
 // these are neighbours.
@@ -294,213 +275,6 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
   }
 }
 
-// Four rows of a token's y.
-__device__ inline void write(const Weight& to, bool is_bf16, int row, int token,
-                             const float (&v)[4]) {
-  const int64_t at = token * to.ldy + row;
-  if (is_bf16) {
-    auto* y = static_cast<__nv_bfloat16*>(to.y) + at;
-    if (row + 4 <= to.n && reinterpret_cast<uintptr_t>(y) % sizeof(uint2) == 0) {
-      return put_4({v[0], v[1], v[2], v[3]}, y);
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (row + j < to.n) put(v[j], y + j);
-    }
-  } else {
-    auto* y = static_cast<float*>(to.y) + at;
-    if (row + 4 <= to.n && reinterpret_cast<uintptr_t>(y) % sizeof(float4) == 0) {
-      return put_4({v[0], v[1], v[2], v[3]}, y);
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (row + j < to.n) put(v[j], y + j);
-    }
-  }
-}
-
-// What four rows of a token are finished with: what there is of y where it is added to, and the
-// next norm's weights.
-struct Beside {
-  float4 y, norm;
-};
-__device__ inline Beside beside_of(const Work& w, const Weight& to, int row, int token) {
-  Beside out = {};
-  if (!w.add) return out;
-  const auto* y = static_cast<const float*>(to.y) + token * to.ldy + row;
-  if (row + 4 <= to.n && reinterpret_cast<uintptr_t>(y) % sizeof(float4) == 0) {
-    out.y = __ldcg(reinterpret_cast<const float4*>(y));
-  } else {
-    if (row < to.n) out.y.x = __ldcg(y);
-    if (row + 1 < to.n) out.y.y = __ldcg(y + 1);
-    if (row + 2 < to.n) out.y.z = __ldcg(y + 2);
-    if (row + 3 < to.n) out.y.w = __ldcg(y + 3);
-  }
-  if (w.next.weight != nullptr) {
-    out.norm = *reinterpret_cast<const float4*>(w.next.weight + row);
-  }
-  return out;
-}
-
-// What x's norm leaves to be done to sums: 1 / sqrt(mean(x^2) + eps) for each token, or 1.
-template <class S>
-__device__ void find_factors(const Work& w, float* factors, int thread) {
-  const int lane = thread % 32;
-  const int eighths = w.k / 8;
-  for (int token = thread / 32; token < w.m; token += S::kReducers / 32) {
-    float factor = 1;
-    if (w.squares != nullptr) {
-      const float* from = w.squares + static_cast<int64_t>(token) * eighths;
-      float sum = 0;
-#pragma unroll 4
-      for (int i = lane * 4; i < eighths; i += 128) {
-        const float4 v = __ldcg(reinterpret_cast<const float4*>(from + i));
-        sum += v.x + v.y + (v.z + v.w);
-      }
-      factor = 1.0f / sqrtf(over_warp<Sum>(sum) / static_cast<float>(w.k) + w.norm_eps);
-    }
-    if (lane == 0) factors[token] = factor;
-  }
-  sync_some(kReducersSync, S::kReducers);
-}
-
-// The reducers' part in a strip. Each rank finishes 64 / ranks rows: it gets the others' sums of
-// these by asynchronous stores. No rank overwrites what another has not read: to send strip n + 2
-// it has finished n + 1, for which the other had sent n + 1, after all its threads had read n. So
-// two exchanges are enough.
-template <class S>
-struct Reduction {
-  const Work& w;
-  const Place& place;
-  const Barriers& bars;
-  const float* sums;
-  float* exchange;
-  int thread;
-  int rows_mine;
-
-  __device__ int token_of(int item) const { return (item << w.log_ranks) / (kStrip / 4); }
-  __device__ int row_of(int item) const { return item * 4 & (rows_mine - 1); }
-  __device__ uint32_t received(int n) const { return bars.received + 8 * (n % kExchanges); }
-  __device__ float* part_of(int n, int source, int token) const {
-    return exchange + ((n % kExchanges * w.ranks + source) * w.m + token) * rows_mine;
-  }
-  __device__ void sums_are_read() const {
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(bars.sums_read);
-  }
-
-  // To all ranks their rows of strip n, and from them this rank's.
-  __device__ void share(int n) const {
-    for (int i = thread; i < kStrip / 4 * w.m; i += S::kReducers) {
-      const int token = i / (kStrip / 4);
-      const int row = i % (kStrip / 4) * 4;
-      float v[4] = {};
-      add_sums(token, row, v);
-      const int owner = row * w.ranks / kStrip;
-      float* to = part_of(n, place.rank, token) + (row & (rows_mine - 1));
-      if (owner == place.rank) {
-        *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
-      } else {
-        send(address_in(shared_address(to), owner), address_in(received(n), owner), v);
-      }
-    }
-    sums_are_read();
-    sync_some(kReducersSync, S::kReducers);
-    barrier_wait(received(n), n / kExchanges % 2);
-  }
-
-  // What consumers have left of four rows of a token.
-  __device__ void add_sums(int token, int row, float (&v)[4]) const {
-#pragma unroll
-    for (int s = 0; s < S::kSplit; ++s) {
-      const float4 part =
-          *reinterpret_cast<const float4*>(sums + (s * w.m + token) * S::kSumRow + row);
-      v[0] += part.x, v[1] += part.y, v[2] += part.z, v[3] += part.w;
-    }
-  }
-  // What the ranks have of them.
-  __device__ void add_parts(int n, int token, int row, float (&v)[4]) const {
-#pragma unroll 4
-    for (int source = 0; source < w.ranks; ++source) {
-      const float4 part = *reinterpret_cast<const float4*>(part_of(n, source, token) + row);
-      v[0] += part.x, v[1] += part.y, v[2] += part.z, v[3] += part.w;
-    }
-  }
-};
-
-// Four rows of a token, and their part of the next norm.
-__device__ inline void finish(const Work& w, const Weight& to, int row, int token,
-                              const Beside& to_add, float (&v)[4]) {
-  if (w.add) v[0] += to_add.y.x, v[1] += to_add.y.y, v[2] += to_add.y.z, v[3] += to_add.y.w;
-  write(to, w.y_is_bf16, row, token, v);
-  if (w.next.weight == nullptr) return;
-  const float4& by = to_add.norm;
-  const int64_t at = static_cast<int64_t>(token) * to.n + row;
-  put_4({v[0] * by.x, v[1] * by.y, v[2] * by.z, v[3] * by.w},
-        static_cast<__nv_bfloat16*>(w.next.rows) + at);
-  float squares = fmaf(v[0], v[0], v[1] * v[1]) + fmaf(v[2], v[2], v[3] * v[3]);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  squares += __shfl_xor_sync(3u << (lane & ~1), squares, 1);  // of the eight rows of two threads
-  if (lane % 2 == 0) w.next.squares[at / 8] = squares;
-}
-
-// In this order: the sums; the factor of x's norm; the activation, where the weights are gate and
-// up: their strips take turns, and gate's waits in registers for up's (a thread then has four rows
-// of one token); what there is of y, which is asked for before the sums are there.
-template <class S>
-__device__ void reduce(const Work& w, const Place& place, const Barriers& bars, const float* sums,
-                       float* exchange, float* factors) {
-  const int thread = static_cast<int>(threadIdx.x) - S::kConsumers - 32;
-  const Reduction<S> strips = {w, place, bars, sums, exchange, thread, kStrip >> w.log_ranks};
-  const int items = strips.rows_mine / 4 * w.m;
-  const bool gated = S::kTokenTiles == 1 && w.gated != 0;
-  float kept[4] = {};
-  wait_for_previous();
-  find_factors<S>(w, factors, thread);
-  for (int n = 0; n < place.last - place.first; ++n) {
-    const Strip strip = strip_of(w, place.first + n);
-    const Weight& to = w.weight[gated ? 0 : strip.weight];
-    const int first_row = strip.at * kStrip + place.rank * strips.rows_mine;
-    int token = strips.token_of(thread);
-    int row = strips.row_of(thread);
-    Beside beside = {};
-    if (thread < items) beside = beside_of(w, to, first_row + row, token);
-    if (w.ranks > 1 && thread == 0) {
-      barrier_expect(strips.received(n), (w.ranks - 1) * w.m * strips.rows_mine * 4);
-    }
-    sync_some(kSummedSync, S::kConsumers + S::kReducers);
-    if (w.ranks > 1) strips.share(n);
-    for (int i = thread; i < items; i += S::kReducers) {
-      if (i != thread) {
-        token = strips.token_of(i);
-        row = strips.row_of(i);
-        beside = beside_of(w, to, first_row + row, token);
-      }
-      float v[4] = {};
-      if (w.ranks == 1) {
-        strips.add_sums(token, row, v);
-      } else {
-        strips.add_parts(n, token, row, v);
-      }
-      const float factor = factors[token];
-#pragma unroll
-      for (float& one : v) one *= factor;
-      if (gated && strip.weight == 0) {
-        apply(w.function, v);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) kept[j] = v[j];
-        continue;
-      }
-      if (gated) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) v[j] *= kept[j];
-      }
-      finish(w, to, first_row + row, token, beside, v);
-    }
-    if (w.ranks == 1) strips.sums_are_read();
-  }
-}
-
 #endif
 
 template <class S>
@@ -543,8 +317,16 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
   others_began();
   auto* sums = reinterpret_cast<float*>(shared + at.sums);
   if (warp > S::kWarps) {
-    reduce<S>(w, place, bars, sums, reinterpret_cast<float*>(shared + at.exchange),
-              reinterpret_cast<float*>(shared + at.factors));
+    const int thread = static_cast<int>(threadIdx.x) - S::kConsumers - 32;
+    auto* exchange = reinterpret_cast<float*>(shared + at.exchange);
+    const Reduction<S> strips = {w, place, bars, sums, exchange, thread, kStrip >> w.log_ranks};
+    if constexpr (S::kTokenTiles > 1) {  // more than kFewTokensFused
+      reduce_plain<S>(w, strips);
+    } else if (w.squares == nullptr && w.gated == 0 && !w.add) {
+      reduce_plain<S>(w, strips);
+    } else {
+      reduce<S>(w, strips, reinterpret_cast<float*>(shared + at.factors));
+    }
   } else {
     consume<S>(w, place, bars, shared, sums,
                {shared + at.x, reinterpret_cast<float*>(shared + at.x_sums), at.x_stride});

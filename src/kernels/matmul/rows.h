@@ -22,12 +22,13 @@ Held held_for(const device::Stream& stream, std::span<const PackedWeight* const>
 Held held_by(const device::Stream& stream, std::span<const PackedWeight* const> weights, int64_t m);
 
 // Whether this product of m rows can add to rows of f32 instead of writing them, so that no pass
-// adds them after it: where cuBLASLt multiplies a panel, and of few rows in tiles. Never on a CPU.
+// adds them after it: where cuBLASLt multiplies a panel, and of up to four rows in tiles. Never on
+// a CPU.
 bool can_add(const device::Stream& stream, const PackedWeight& weight, int64_t m);
 
 // Whether the norm between them can be left to these products of m rows (HalfNormed), so that no
 // pass normalizes: one that adds to rows of f32, and those that read these rows. All have to be of
-// few rows in tiles, and nothing but rounding is done to what is normalized. Never on a CPU.
+// up to four rows in tiles, and nothing but rounding is done to what is normalized. Never on a CPU.
 bool can_split_norm(const device::Stream& stream, const PackedWeight& adds,
                     std::span<const PackedWeight* const> readers, int64_t m);
 
