@@ -3,6 +3,7 @@
 //   cuda_w4_bench check            every tile, split and group against f64 on the host
 //   cuda_w4_bench time 4 32,64     microseconds a call in a CUDA graph, weights rotated over 200 MB
 //   cuda_w4_bench sweep 4 32 FILE  of all tiles and splits
+//   (4z, 8z: of weights with zeros)
 //
 // The CMake option NIBBLE_BENCH builds it; no test needs it.
 #include <cublas_v2.h>
@@ -154,8 +155,8 @@ bool is_plausible(const W4Choice& c, int n, int m) {
   if (c.tokens >= 2 * m && c.tokens > 64) return false;
   if ((c.tokens == 48 || c.tokens == 96) && (m <= c.tokens / 3 * 2 || m > c.tokens)) return false;
   const int count = up(n, c.rows) / c.rows * (up(m, c.tokens) / c.tokens);
-  const int places = c.rows == 128 && c.tokens == 32 && c.wide == 1 ? 264 : 132;
-  if (c.split > 1 && (count * c.split > places || count * c.split * 2 < places)) return false;
+  constexpr int kPlaces = 132;
+  if (c.split > 1 && (count * c.split > kPlaces || count * c.split * 2 < kPlaces)) return false;
   return c.split != 1 || count >= 48;
 }
 
@@ -194,7 +195,8 @@ void time_library(const Blas& blas, W4Args a, uint8_t* pool, int64_t pool_bytes)
 
 // For each shape and m: what is chosen; with `sweep` all that can be, to `path`, the best on the
 // screen.
-int time_all(int bits, const std::vector<int>& ms, bool sweep, bool library, const char* path) {
+int time_all(int bits, bool zeros, const std::vector<int>& ms, bool sweep, bool library,
+             const char* path) {
   FILE* file = path != nullptr ? std::fopen(path, "a") : nullptr;
   FINE(cudaStreamCreate(&stream));
   const Blas blas;
@@ -213,12 +215,16 @@ int time_all(int bits, const std::vector<int>& ms, bool sweep, bool library, con
   for (const auto& [n, k] : shapes) {
     const int64_t code_bytes = int64_t{n} * k * bits / 8;
     const int64_t scale_bytes = int64_t{n} * (k / 128) * 2;
-    const int64_t one = code_bytes + scale_bytes;
+    const int64_t zero_bytes = zeros ? scale_bytes / 2 : 0;
+    const int64_t one = code_bytes + scale_bytes + zero_bytes;
     const int copies = std::max<int>(2, static_cast<int>(200000000 / one) + 1);
     fill_random<<<2048, 256>>>(reinterpret_cast<uint32_t*>(pool), copies * one / 4, 5, ~0u, 0);
     for (int i = 0; i < copies; ++i) {
       fill_random<<<256, 256>>>(reinterpret_cast<uint32_t*>(pool + i * one + code_bytes),
                                 scale_bytes / 4, 9, 0x007f007f, 0x3c003c00);
+      fill_random<<<256, 256>>>(
+          reinterpret_cast<uint32_t*>(pool + i * one + code_bytes + scale_bytes), zero_bytes / 4, 7,
+          0x0f0f0f0f, 0);
     }
     FINE(cudaDeviceSynchronize());
     auto* out = reinterpret_cast<uint32_t*>(y);
@@ -235,6 +241,7 @@ int time_all(int bits, const std::vector<int>& ms, bool sweep, bool library, con
     const auto of_copy = [&](int i) {
       a.codes = pool + i % copies * one;
       a.scales = pool + i % copies * one + code_bytes;
+      if (zeros) a.zeros = pool + i % copies * one + code_bytes + scale_bytes;
     };
     for (const int m : ms) {
       a.m = m;
@@ -293,8 +300,8 @@ int main(int argc, char** argv) {
       if (*at == ',') ++at;
       ms.push_back(std::atoi(at));
     }
-    return time_all(std::atoi(argv[2]), ms, what == "sweep", std::getenv("LIBRARY") != nullptr,
-                    argc > 4 ? argv[4] : nullptr);
+    return time_all(std::atoi(argv[2]), std::strchr(argv[2], 'z') != nullptr, ms, what == "sweep",
+                    std::getenv("LIBRARY") != nullptr, argc > 4 ? argv[4] : nullptr);
   }
   if (what == "once" && argc == 11) {
     const auto arg = [&](int i) { return std::atoi(argv[i]); };

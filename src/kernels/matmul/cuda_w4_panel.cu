@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(256)
       if (w.zeros != nullptr)
         w4::zeros_of<kBits>(*reinterpret_cast<const uint16_t*>(w.zeros + at), grid.zero);
       uint32_t a[4];
-      w4::fragment<kBits, true>(codes, j, grid, a);
+      w4::fragment<kBits, w4::Weights::kScaled>(codes, j, grid, a);
       pair[0][2 * j] = a[0], pair[1][2 * j] = a[1];
       pair[0][2 * j + 1] = a[2], pair[1][2 * j + 1] = a[3];
     }

@@ -99,10 +99,12 @@ struct Sums {
   static __device__ float& number(Accumulators& sums, int i) {
     return sums[kIndex / kPieces][kIndex % kPieces * kPiece + i];
   }
+  // With the power of two undone that folded scales have.
   template <int kIndex>
   static __device__ void take(Accumulators& sums, Piece& piece) {
+    constexpr float kUndo = S::kWeights == Weights::kFolded ? kUnfold : 1;
 #pragma unroll
-    for (int i = 0; i < kPiece; ++i) piece[i] = number<kIndex>(sums, i);
+    for (int i = 0; i < kPiece; ++i) piece[i] = number<kIndex>(sums, i) * kUndo;
   }
   // what<0>(), what<1>(), ...: registers have no addresses.
   template <class What>
@@ -198,7 +200,7 @@ struct Sums {
   // memory is zeros again then.
   static __device__ void gather(const Work& w, const Segments& all, const Sharers& sharers,
                                 int index, Piece& d) {
-    constexpr int kAtOnce = S::kMany && kCount > 32 ? 1 : S::kMany || kCount >= 128 ? 2 : 4;
+    constexpr int kAtOnce = S::kMany && kCount > 32 ? 1 : S::kMany ? 2 : 4;
     const int count = sharers.last - sharers.first;
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce) {

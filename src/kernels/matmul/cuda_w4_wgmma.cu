@@ -12,58 +12,90 @@ using namespace w4;  // NOLINT
 
 using Kernel = void (*)(CUtensorMap, Work);
 
+// Microseconds that a product takes, and more for each stage's inputs.
+struct Times {
+  double fixed, step;
+};
+
+// Plain weights, which have no zeros and scales of 128 inputs or more, have a kernel of their own
+// where scales are in bf16 weights.
 struct Variant {
   W4Choice choice;
   int bits;
-  double fixed, step;  // microseconds that a product takes, and more for each stage's inputs
-  int per_processor;
   int threads;
-  Kernel kernel;
+  Kernel kernel, plain;
+  Times times, plain_times;
   int stage_bytes;
   int after_ring;  // bytes
 };
 
-template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums, int kBits = 4,
-          int kPerProcessor = 1>
-constexpr Variant variant(double fixed, double step) {
-  using S = Tile<kTokens, kRows / kStrip, kWide, kSlices, kOnSums, kBits, kPerProcessor>;
+template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums, int kBits = 4>
+constexpr Variant variant(Times plain, Times rest) {
+  constexpr Weights kAs = kOnSums ? Weights::kCodes : Weights::kScaled;
+  constexpr Weights kPlainAs = kOnSums ? Weights::kCodes : Weights::kFolded;
+  using S = Tile<kTokens, kRows / kStrip, kWide, kSlices, kAs, kBits>;
+  using Plain = Tile<kTokens, kRows / kStrip, kWide, kSlices, kPlainAs, kBits>;
   // What launch_w4_wgmma asks for at least fits, so that whatever is chosen can be launched.
-  constexpr int kOfProcessor = 228 << 10;  // Hopper's; 1024 bytes of it for each block
-  constexpr int kOfBlock = kOfProcessor / kPerProcessor - 1024;
+  constexpr int kOfBlock = (228 << 10) - 1024;  // Hopper's
   static_assert(shared_bytes(2, S::kStageBytes) + S::kAfterRing <= kOfBlock);
   return {{kRows, kTokens, kOnSums, 0, kWide, kSlices},
           kBits,
-          fixed,
-          step,
-          kPerProcessor,
           S::kThreads,
           multiply<S>,
+          multiply<Plain>,
+          rest,
+          plain,
           S::kStageBytes,
           S::kAfterRing};
 }
+template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums>
+constexpr Variant variant(Times times) {
+  return variant<kRows, kTokens, kWide, kSlices, kOnSums>(times, times);
+}
 
-// Rows, tokens, strips of a warpgroup, slices, on sums, bits, blocks on a multiprocessor. Times are
-// fitted to sweeps of an H200 over all of them: groups of 128, six shapes, nine numbers of tokens.
+// Rows, tokens, strips of a warpgroup, slices, on sums, bits; what they take where weights are
+// plain, and else. Fitted to sweeps of an H200 over all of them: groups of 128, six shapes, six to
+// ten numbers of tokens; the other times of 8 bits are a guess.
 constexpr Variant kVariants[] = {
-    variant<64, 32, 1, 2, true>(2.91, 0.394),       variant<128, 32, 1, 1, true, 4, 2>(3.7, 0.644),
-    variant<128, 32, 2, 2, true>(3.42, 0.657),      variant<256, 32, 2, 1, true>(3.59, 0.633),
-    variant<64, 48, 1, 2, true>(2.92, 0.437),       variant<128, 48, 2, 2, true>(3.35, 0.745),
-    variant<256, 48, 2, 1, true>(3.64, 0.718),      variant<64, 64, 1, 2, true>(2.97, 0.522),
-    variant<128, 64, 2, 2, true>(3.15, 0.868),      variant<256, 64, 1, 1, true>(3.53, 0.843),
-    variant<64, 96, 1, 2, true>(3.27, 0.627),       variant<128, 96, 1, 1, true>(1.86, 0.619),
-    variant<128, 128, 1, 1, true>(1.36, 0.754),     variant<64, 64, 1, 2, false>(3.16, 0.587),
-    variant<256, 64, 1, 1, false>(3.18, 0.905),     variant<128, 128, 1, 1, false>(1.16, 0.800),
-    variant<256, 128, 1, 1, false>(1.42, 1.439),    variant<128, 256, 1, 1, false>(0.68, 1.443),
-    variant<64, 32, 1, 2, true, 8>(3.03, 0.495),    variant<256, 32, 1, 1, true, 8>(4.95, 0.816),
-    variant<64, 64, 1, 2, true, 8>(3.22, 0.631),    variant<256, 64, 1, 1, true, 8>(4.35, 1.013),
-    variant<128, 128, 1, 1, true, 8>(2.34, 0.802),  variant<256, 64, 1, 1, false, 8>(3.74, 1.077),
-    variant<128, 128, 1, 1, false, 8>(1.93, 0.904), variant<128, 256, 1, 1, false, 8>(1.59, 1.480),
+    variant<64, 32, 1, 2, true>({2.03, 0.400}),
+    variant<128, 32, 2, 2, true>({2.68, 0.678}),
+    variant<256, 32, 2, 1, true>({2.60, 0.658}),
+    variant<64, 48, 1, 2, true>({2.42, 0.463}),
+    variant<128, 48, 2, 2, true>({2.21, 0.813}),
+    variant<256, 48, 2, 1, true>({2.41, 0.778}),
+    variant<64, 64, 1, 2, true>({2.30, 0.511}),
+    variant<128, 64, 2, 2, true>({1.67, 0.985}),
+    variant<256, 64, 1, 1, true>({2.75, 0.891}),
+    variant<64, 96, 1, 2, true>({2.53, 0.629}),
+    variant<64, 32, 1, 2, false>({2.03, 0.393}, {2.23, 0.475}),
+    variant<128, 32, 2, 2, false>({2.61, 0.597}, {3.04, 0.829}),
+    variant<256, 32, 2, 1, false>({2.72, 0.575}, {2.93, 0.817}),
+    variant<64, 48, 1, 2, false>({2.49, 0.416}, {2.52, 0.501}),
+    variant<128, 48, 2, 2, false>({2.08, 0.731}, {2.39, 0.984}),
+    variant<256, 48, 2, 1, false>({2.22, 0.705}, {2.52, 0.971}),
+    variant<64, 64, 1, 2, false>({2.10, 0.507}, {2.25, 0.583}),
+    variant<128, 64, 2, 2, false>({2.12, 0.836}, {2.37, 1.002}),
+    variant<256, 64, 1, 1, false>({1.73, 0.765}, {1.88, 0.899}),
+    variant<64, 96, 1, 2, false>({2.33, 0.614}, {2.41, 0.681}),
+    variant<128, 96, 1, 1, false>({1.24, 0.539}, {0.88, 0.627}),
+    variant<256, 96, 1, 1, false>({1.28, 1.013}, {1.47, 1.129}),
+    variant<128, 128, 1, 1, false>({0.29, 0.720}, {0.40, 0.756}),
+    variant<256, 128, 1, 1, false>({0.18, 1.417}, {0.78, 1.424}),
+    variant<64, 32, 1, 2, false, 8>({2.13, 0.510}, {2.13, 0.586}),
+    variant<256, 32, 1, 1, false, 8>({3.63, 0.828}, {3.63, 0.952}),
+    variant<64, 64, 1, 2, false, 8>({2.38, 0.609}, {2.38, 0.700}),
+    variant<256, 64, 1, 1, false, 8>({2.25, 1.004}, {2.25, 1.155}),
+    variant<128, 96, 1, 1, false, 8>({1.20, 0.664}, {1.20, 0.764}),
+    variant<256, 96, 1, 1, false, 8>({2.06, 1.269}, {2.06, 1.459}),
+    variant<128, 128, 1, 1, false, 8>({1.12, 0.811}, {1.12, 0.933}),
 };
 
 int scale_rows_of(const W4Args& args) {
   const bool one = args.group >= args.k;
   return one || args.group % 128 == 0 ? 1 : args.group % 64 == 0 ? 2 : 4;
 }
+
+bool is_plain(const W4Args& args) { return args.zeros == nullptr && scale_rows_of(args) == 1; }
 
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
@@ -114,14 +146,19 @@ cudaError_t card(Card& out) {
         e != cudaSuccess) {
       return e;
     }
-    for (const Variant& v : kVariants) {
-      const auto* kernel = reinterpret_cast<const void*>(v.kernel);
+    const auto allow = [&](Kernel of) {
+      const auto* kernel = reinterpret_cast<const void*>(of);
       cudaError_t e =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
       if (e == cudaSuccess) {
         e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared);
       }
+      return e;
+    };
+    for (const Variant& v : kVariants) {
+      cudaError_t e = allow(v.kernel);
+      if (e == cudaSuccess) e = allow(v.plain);
       if (e != cudaSuccess) return e;
     }
     processors[device] = count;
@@ -186,17 +223,18 @@ namespace {
 Deal deal_of(const W4Args& args, const Variant& v, int split, int multiprocessors) {
   return deal(div_up(args.n, v.choice.rows), div_up(args.m, v.choice.tokens),
               div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices), split,
-              multiprocessors * v.per_processor);
+              multiprocessors);
 }
 
 // What a product takes, in microseconds: the block with most steps.
-double time_of(const Variant& v, const Deal& d, int split) {
-  constexpr double kOfPart = 8.7;   // to trade 32768 sums with the sharers of a tile
-  constexpr double kOfRuns = 1.15;  // of runs that begin and end within tiles
+double time_of(const Variant& v, bool plain, const Deal& d, int split) {
+  constexpr double kOfPart = 9.05;  // to trade 32768 sums with the sharers of a tile
+  constexpr double kOfRuns = 2.5;   // of runs that begin and end within tiles
   const Runs& r = d.runs;
   const int whole = div_up(r.tiles - r.shared_tiles, d.blocks);
   const int steps = r.run + (r.longer > 0 ? 1 : 0) + whole * r.steps;
-  double us = v.fixed + v.step * static_cast<double>(steps);
+  const Times& t = plain ? v.plain_times : v.times;
+  double us = t.fixed + t.step * static_cast<double>(steps);
   if (r.shared_tiles > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
   const bool even = split > 1 && d.blocks == r.tiles * split && r.steps % split == 0;
   if (r.shared_tiles > 0 && !even) us += kOfRuns;
@@ -208,6 +246,7 @@ double time_of(const Variant& v, const Deal& d, int split) {
 // Asked at each launch: under a microsecond.
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   constexpr int kMostSplit = 8;
+  const bool plain = is_plain(args);
   W4Choice best;
   double best_time = 0;
   for (const Variant& v : kVariants) {
@@ -215,15 +254,18 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
     // Each tile of tokens reads all codes again: what the sweeps timed.
     const int most_tiles = v.choice.tokens % 3 == 0 ? 1 : 2;
     if (v.choice.tokens < 128 && args.m > most_tiles * v.choice.tokens) continue;
+    // With one tile of tokens two of 128 rows take less, as sweeps say, where weights are plain.
+    const bool large = v.choice.rows == 256 && v.choice.tokens == 128;
+    if (large && plain && args.m <= v.choice.tokens) continue;
     const int whole = div_up(args.n, v.choice.rows) * div_up(args.m, v.choice.tokens);
-    const int even = max(min(multiprocessors * v.per_processor / whole, kMostSplit), 1);
+    const int even = max(min(multiprocessors / whole, kMostSplit), 1);
     for (const int split : {0, 1, even}) {
       if (!can(args, v, split)) continue;
       const Deal d = deal_of(args, v, split, multiprocessors);
       const bool is_shared = d.runs.shared_tiles > 0;
       if (is_shared && d.runs.steps > kMostSplit * d.runs.run)
         continue;  // more sharers than were ever timed
-      const double time = time_of(v, d, split);
+      const double time = time_of(v, plain, d, split);
       if (best_time > 0 && time >= best_time) continue;
       best = v.choice;
       best.split = split;
@@ -255,7 +297,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   const Deal d = deal_of(args, v, choice.split, c.processors);
   w.runs = d.runs;
 
-  const int most = (c.shared + 1024) / v.per_processor - 1024 - v.after_ring;
+  const int most = c.shared - v.after_ring;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;
   while (w.stages > 1 && shared_bytes(w.stages, v.stage_bytes) > most) --w.stages;
   w.stages = max(w.stages, 2);  // a stage is freed when the next one is begun
@@ -273,7 +315,7 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   attributes[1].val.cooperative = 1;
   config.attrs = attributes;
   config.numAttrs = args.others && d.runs.shared_tiles > 0 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, v.kernel, map, w);
+  return cudaLaunchKernelEx(&config, is_plain(args) ? v.plain : v.kernel, map, w);
 }
 
 }  // namespace nibble::kernels::cuda

@@ -2,7 +2,7 @@
 //
 // Weights are the A operand of wgmma, made in registers from codes that lie in the order of its
 // fragments; tokens are the B operand, in shared memory. A block computes tiles of 64 to 256 rows
-// x 32 to 256 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
+// x 32 to 128 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
 // stages of 128 or 256 inputs (codes; scales and zeros; x) into a ring. Codes do not wait for the
 // kernel before this one in the stream; x does.
 //
@@ -191,7 +191,11 @@ struct Consumer {
   static constexpr int kWide = S::kWide;
   static constexpr int kBits = S::kBits;
   static constexpr bool kOnSums = S::kOnSums;
-  using Codes = uint32_t[kWide][kStepBlocks][kBits];
+  static constexpr bool kFolded = S::kWeights == Weights::kFolded;
+  // Where registers are short codes come a block at a time, once those before are used.
+  static constexpr bool kShort = S::kMany && kCount >= 64;
+  static constexpr int kHeld = kShort ? 1 : kStepBlocks;
+  using Codes = uint32_t[kWide][kHeld][kBits];
   using Fragments = uint32_t[kWide][2][4];
   using Accumulators = float[kWide][kCount];
 
@@ -237,31 +241,32 @@ struct Consumer {
     ready = sm90::barrier_is_done(full, phase);
   }
 
-  // By a row of a stage's scales.
-  __device__ void grid_of(uint32_t at, int row, Grid& grid) const {
-    if constexpr (!kOnSums) {
-      grid.scale[0] = (Powers<kBits>::kUndo & 0xffffu) * 0x10001u;
-      grid.scale[1] = (Powers<kBits>::kUndo >> 16) * 0x10001u;
-      if (w.scale_at_end == 0) {
-        bf16_scales_of<kBits>(sm90::load_shared_u32(scale_at(at) + row * 128),
-                              w.scales_are_bf16 != 0, grid.scale);
-      }
-    }
+  __device__ uint32_t load_scales(uint32_t at, int row) const {
+    constexpr uint32_t kOnes = 0x3f803f80;
+    if (!kOnSums && w.scale_at_end != 0) return kOnes;
+    return sm90::load_shared_u32(scale_at(at) + row * 128);
+  }
+  __device__ bool scales_are_bf16() const {
+    return w.scales_are_bf16 != 0 || (!kOnSums && w.scale_at_end != 0);
+  }
+
+  // By a row of a stage's scales, which are `pair`.
+  __device__ void grid_of(uint32_t at, int row, uint32_t pair, Grid& grid) const {
+    if constexpr (!kOnSums) bf16_scales_of<kBits>(pair, scales_are_bf16(), grid.scale);
     default_zeros<kBits>(grid.zero);
     if (w.has_zeros != 0) {
       zeros_of<kBits>(sm90::load_shared_u16(zero_at(at) + row * 64), grid.zero);
     }
   }
 
-  // Of strip s, block b, for inputs [32 half, 32 half + 32).
-  __device__ void grid_of(uint32_t at, int s, int b, int half, Grid& grid) const {
-    const int row = s * S::kScaleRows;
-    if constexpr (kOnSums) {
-      if (b == 0 && half == 0) grid_of(at, row, grid);
-    } else if (half == 0) {
-      grid_of(at, row + b * 2 * w.scale_rows / 4, grid);
-    } else if (w.scale_rows == 4) {
-      grid_of(at, row + 2 * b + 1, grid);
+  // Of strip s for half c of a step, but where it is folded; `pair` are the step's first scales.
+  __device__ void grid_of(uint32_t at, int s, int c, uint32_t pair, Grid& grid) const {
+    const int first = s * S::kScaleRows;
+    if (c == 0) return grid_of(at, first, pair, grid);
+    if constexpr (!kOnSums) {
+      if (c % 2 == 0 ? w.scale_rows == 1 : w.scale_rows != 4) return;
+      const int row = first + c * w.scale_rows / 4;
+      grid_of(at, row, load_scales(at, row), grid);
     }
   }
 
@@ -279,22 +284,35 @@ struct Consumer {
       for (int q = 0; q < kBits / 4; ++q) {
         const uint4 v =
             sm90::load_shared(at - back + codes_at + (s * S::kBlocks + b) * S::kTileBytes + q * 16);
-        uint32_t* to = &codes[s][b][q * 4];
+        uint32_t* to = &codes[s][b % kHeld][q * 4];
         to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
       }
     }
   }
 
+  // What the step of the stage at hand begins with, while the one before is still at work.
+  __device__ void load_ahead(Codes& codes, uint32_t (&pair)[kWide]) const {
+    if (!ready) sm90::barrier_wait(full, phase);
+    load_codes(stage, 0, codes);
+#pragma unroll
+    for (int s = 0; s < kWide; ++s) pair[s] = load_scales(stage, s * S::kScaleRows);
+  }
+
+  __device__ void fold_all(const uint32_t (&pair)[kWide], Grid (&grid)[kWide]) const {
+#pragma unroll
+    for (int s = 0; s < kWide; ++s) fold<kBits>(pair[s], scales_are_bf16(), grid[s]);
+  }
+
   // Of half c of a step: 32 inputs.
-  __device__ void make(uint32_t at, int c, const Codes& codes, Grid (&grid)[kWide],
-                       Fragments& a) const {
+  __device__ void make(uint32_t at, int c, const Codes& codes, const uint32_t (&pair)[kWide],
+                       Grid (&grid)[kWide], Fragments& a) const {
     const int b = c / 2, half = c % 2;
 #pragma unroll
     for (int s = 0; s < kWide; ++s) {
-      grid_of(at, s, b, half, grid[s]);
+      if constexpr (!kFolded) grid_of(at, s, c, pair[s], grid[s]);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        fragment<kBits, !kOnSums>(codes[s][b], 2 * half + j, grid[s], a[s][j]);
+        fragment<kBits, S::kWeights>(codes[s][b % kHeld], 2 * half + j, grid[s], a[s][j]);
       }
     }
   }
@@ -336,26 +354,24 @@ struct Consumer {
     float2 scale[kWide] = {};
     Fragments a[2];
     Grid grid[kWide];
+    Codes codes;
+    uint32_t pair[kWide];
     zero(kOnSums ? group : d);
+    constexpr int kHalves = 2 * kStepBlocks;
+    load_ahead(codes, pair);
+    if constexpr (kFolded) fold_all(pair, grid);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
-      if (!ready) sm90::barrier_wait(full, phase);
-      // The same in all lanes, which the compiler sees by this: descriptions are uniform registers.
-      const uint32_t at = __shfl_sync(0xffffffffu, stage, 0);
-      const uint32_t x = sm90::describe_tile(at);
-      Codes codes;
-      load_codes(at, 0, codes);
-      uint32_t pair[kWide];
-      if constexpr (kOnSums) {
-#pragma unroll
-        for (int s = 0; s < kWide; ++s) {
-          pair[s] = sm90::load_shared_u32(scale_at(at) + s * S::kScaleRows * 128);
-        }
-      }
+      const uint32_t at = stage;
+      uint32_t x = 0;
       // A half's weights are made while the tensor cores have those of the one before.
 #pragma unroll
-      for (int c = 0; c < 2 * kStepBlocks; ++c) {
-        make(at, c, codes, grid, a[c % 2]);
+      for (int c = 0; c < kHalves; ++c) {
+        if (c + 1 == kHalves && !kShort && step + 1 < end) load_ahead(codes, pair);
+        make(at, c, codes, pair, grid, a[c % 2]);
+        // The same in all lanes, which the compiler sees by this: descriptions are uniform
+        // registers.
+        if (c == 0) x = sm90::describe_tile(__shfl_sync(0xffffffffu, at, 0));
         if constexpr (kOnSums) {
           if (c == 0) {
             add_groups(d, group, scale);
@@ -366,11 +382,13 @@ struct Consumer {
           }
         }
         multiply(x, c, a[c % 2], kOnSums ? group : d);
-        if (c == 0) load_codes(at, 1, codes);
+        if (c == (kShort ? 1 : 0)) load_codes(at, 1, codes);
         sm90::wgmma_wait<1>();
         if (c == 0) release();
-        if (c == 2) advance();
+        if (c == 1) advance();
       }
+      if (kShort && step + 1 < end) load_ahead(codes, pair);
+      if constexpr (kFolded) fold_all(pair, grid);
     }
     if constexpr (kOnSums) {
       add_groups(d, group, scale);
@@ -411,8 +429,9 @@ struct Consumer {
 #endif  // sm_90a
 
 template <class S>
-__global__ __launch_bounds__(S::kThreads, S::kPerProcessor) void multiply(
-    const __grid_constant__ CUtensorMap x_map, const __grid_constant__ Work w) {
+__global__ __launch_bounds__(S::kThreads,
+                             1) void multiply(const __grid_constant__ CUtensorMap x_map,
+                                              const __grid_constant__ Work w) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
   const Ring<S> ring(sm90::shared_address(memory), w);

@@ -37,32 +37,25 @@ struct Work {
 
 // What a block computes at a time: kStrips x 64 rows, kTokens tokens. A warpgroup has kWide strips;
 // kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales multiply f32
-// sums, else bf16 weights.
-template <int kTokens_, int kStrips_, int kWide_, int kSlices_, bool kOnSums_, int kBits_,
-          int kPerProcessor_>
+// sums, of weights that are codes.
+template <int kTokens_, int kStrips_, int kWide_, int kSlices_, Weights kWeights_, int kBits_>
 struct Tile {
   static constexpr int kTokens = kTokens_;
   static constexpr int kStrips = kStrips_;
   static constexpr int kSlices = kSlices_;
   static constexpr int kWide = kWide_;
-  static constexpr bool kOnSums = kOnSums_;
+  static constexpr Weights kWeights = kWeights_;
+  static constexpr bool kOnSums = kWeights == Weights::kCodes;
   static constexpr int kBits = kBits_;
-  static constexpr int kPerProcessor = kPerProcessor_;
 
   static constexpr int kRows = kStrip * kStrips;
   static constexpr int kOwners = 128 * kStrips / kWide;  // threads that end with a tile's sums
   static constexpr int kConsumers = kOwners * kSlices;
   static constexpr int kThreads = kConsumers + 128;
   // Registers of a thread; a warpgroup gives others what it does not need.
-  static constexpr bool kMany = kConsumers * kPerProcessor > 256;
-  static constexpr int kConsumerRegisters = !kMany               ? 224
-                                            : kPerProcessor == 2 ? 96
-                                            : kTokens > 32       ? 112
-                                                                 : 104;
-  static constexpr int kProducerRegisters = !kMany               ? 56
-                                            : kPerProcessor == 2 ? 48
-                                            : kTokens > 32       ? 32
-                                                                 : 64;
+  static constexpr bool kMany = kConsumers > 256;
+  static constexpr int kConsumerRegisters = !kMany ? 224 : kTokens > 32 ? 112 : 104;
+  static constexpr int kProducerRegisters = !kMany ? 56 : kTokens > 32 ? 32 : 64;
 
   // A stage of the ring: x, codes, scales and zeros as [strip][kScaleRows][64].
   static constexpr int kBlocks = kStepBlocks * kSlices;  // of 64 inputs
