@@ -29,6 +29,7 @@ uint16_t half_bits(float v, bool bf16) {
   return __half_as_ushort(__float2half(v));
 }
 
+// Scales as weights of models have them, or as small or large as folds bear (cuda_w4_fragment.cuh).
 Weight random_weight(std::mt19937& random, int n, int k, int group, int bits, bool bf16,
                      bool zeros) {
   Weight w{n, k, group, bits, bf16, zeros, {}, {}, {}};
@@ -37,8 +38,11 @@ Weight random_weight(std::mt19937& random, int n, int k, int group, int bits, bo
   for (auto& c : w.code) c = static_cast<uint8_t>(random() % most);
   w.scale.resize(static_cast<size_t>(n) * w.groups());
   w.zero.resize(w.scale.size());
+  const float small = bf16 ? 0x1p-75f : 0x1p-12f;
+  const float large = bf16 ? 0x1p38f : 0x1p20f;
+  const float size = random() % 3 != 0 ? 1 : random() % 2 != 0 ? small : large;
   for (auto& s : w.scale) {
-    const float v = 0.001f + 0.02f * static_cast<float>(random() % 4096) / 4096;
+    const float v = size * (0.001f + 0.02f * static_cast<float>(random() % 4096) / 4096);
     s = bf16 ? __bfloat162float(__float2bfloat16(v)) : __half2float(__float2half(v));
   }
   for (auto& z : w.zero) z = zeros ? static_cast<int>(random() % most) : most / 2;
