@@ -90,6 +90,7 @@ TEST(cuda, long_copies_arrive_whole) {
 int64_t taken_by(int64_t count, int64_t bytes) {
   auto cuda = Cuda::open(0);
   EXPECT_TRUE(cuda);
+  if (!cuda) return -1;
   Stream stream(1, *cuda);
   Gpu gpu = (*cuda)->gpu();
   EXPECT_TRUE(ask_free_memory(0, gpu));
@@ -98,6 +99,7 @@ int64_t taken_by(int64_t count, int64_t bytes) {
   for (int64_t i = 0; i < count; ++i) {
     auto memory = Memory::allocate(stream, static_cast<size_t>(bytes));
     EXPECT_TRUE(memory);
+    if (!memory) return -1;
     held.push_back(std::move(*memory));
   }
   EXPECT_TRUE(ask_free_memory(0, gpu));

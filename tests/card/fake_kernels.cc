@@ -275,6 +275,9 @@ void multiply_few(NibbleCudaContext*, const CudaFew* call) {
     given.must(call->ldx % 8 == 0, "rows of x are not aligned");
     given.rows("x", call->x, call->m, first.tiles.k_pad, call->ldx, 2, 16);
   }
+  if (call->squares != nullptr || call->add != 0 || call->next_norm != nullptr) {
+    given.must(call->m <= CudaFew::kMostFused, "more tokens than are fused");
+  }
   if (call->squares != nullptr) {
     given.must(call->squares == g_half_normed.squares && call->x == g_half_normed.rows &&
                    call->m <= g_half_normed.m && first.k == g_half_normed.n,

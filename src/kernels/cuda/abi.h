@@ -20,6 +20,7 @@ struct CudaTiles {
   int64_t k_pad;
   int64_t groups;
   int32_t scales_are_bf16;  // else f16
+  int32_t scales_fold;      // each is 0, or at least 2^-60 and below 2^19 (cuda_w4_fragment.cuh)
   const void* codes;
   const void* scales;
   const void* zeros;  // or null
@@ -79,7 +80,7 @@ struct CudaFew {
   const float* next_norm;
   void* next_rows;
   float* next_squares;
-  int64_t m;  // any is right, up to 16 fast, with `squares`, `add` or `gated` up to kMostFused
+  int64_t m;  // any is right, up to 16 fast; with `squares` or `add` up to kMostFused alone
   // Where two weights, without `add`, are the gate and up of an MLP, which have as many rows:
   // function(gate) * up, f32 or bf16; y[0] and y[1] then hold anything. It may be y[0], if f32, or
   // is apart. Or null.

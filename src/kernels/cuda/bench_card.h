@@ -142,6 +142,7 @@ inline CudaWeight weight_in_tiles(Card& card, int bits, int64_t n, int64_t k) {
   out.tiles.group = kGroup;
   out.tiles.k_pad = k;
   out.tiles.groups = k / kGroup;
+  out.tiles.scales_fold = 1;
   out.tiles.codes = card.bytes(n * k * bits / 8, KvType::kF16);
   out.tiles.scales = card.bytes(n * k / kGroup * 2, KvType::kF16);
   return out;

@@ -355,8 +355,10 @@ void time_layers(Card& card, Table& table) {
       table.add(card, fmt::format("{}, {}", name, part), floor, calls,
                 [&layer, what, way](int64_t i) { layer.run(i, what, way); });
     };
+    const bool fused = m <= CudaFew::kMostFused;
     for (const auto& [part, what] : kParts) {
-      add(part, what, few ? Way::kInProducts : Way::kApartBf16);
+      if (few && !fused) break;
+      add(part, what, fused ? Way::kInProducts : Way::kApartBf16);
       if (m != 1 && few) break;
     }
     if (!few) continue;

@@ -168,10 +168,11 @@ class HopperFew : public Hopper {
     }
   }
 
+  enum class Read { kFloats, kBf16, kHalfNormed };
   // f(gate) * up, as f32 in the place of gate or as bf16; of x, or of rows that are half
   // normalized.
   void expect_gated(const WeightFormat& format, int64_t n, int64_t k, int64_t m, Activation f,
-                    bool bf16, bool half_normed = false) {
+                    bool bf16, Read as = Read::kFloats) {
     const std::string what = tensor::to_string(format) + ", " + std::to_string(n) + " x " +
                              std::to_string(k) + ", " + std::to_string(m) + " tokens, " + name(f);
     const QuantizedWeight of_gate = random_weight(format, n, k, 1);
@@ -179,6 +180,7 @@ class HopperFew : public Hopper {
     const PackedWeight gate = packed(of_gate, {});
     const PackedWeight up = packed(of_up, {});
     ASSERT_TRUE(can_gate(*stream_, gate, up, m)) << what;
+    const bool half_normed = as == Read::kHalfNormed;
     const std::vector<float> x = half_normed ? stream_rows(m, k, 3) : normal_floats(m * k, 3);
     const std::vector<float> norm = normal_floats(k, 4);
     device::Memory x_there = on_card(x);
@@ -186,7 +188,10 @@ class HopperFew : public Hopper {
     device::Memory rows = on_card(half_normed_rows(x, norm));
     device::Memory squares = on_card(squares_of(x));
     const HalfNormed half = {floats(norm_there), kEps, rows.data(), floats(squares)};
-    const ConstRows from = half_normed ? ConstRows(half) : ConstRows(floats(x_there));
+    device::Memory bf16_there = on_card(half_normed_rows(x, {1.0f}));
+    const ConstRows from = half_normed         ? ConstRows(half)
+                           : as == Read::kBf16 ? ConstRows(Rows(bf16_there.data(), Held::kBf16))
+                                               : ConstRows(floats(x_there));
     const std::vector<float> nothing(static_cast<size_t>(m * n), NAN);
     device::Memory gate_there = on_card(nothing);
     device::Memory up_there = on_card(nothing);
@@ -295,12 +300,18 @@ TEST_F(HopperFew, gate_and_up_become_what_down_reads) {
   // As a model has it: rows of bf16 whose norm is not done yet.
   for (const WeightFormat& format : kinds()) {
     for (const int64_t m : {1, 3, 4}) {
-      expect_gated(format, 9000, 512, m, Activation::kSilu, true, true);
+      expect_gated(format, 9000, 512, m, Activation::kSilu, true, Read::kHalfNormed);
+    }
+  }
+  // And with more tokens, of rows that a norm's kernel has written.
+  for (const WeightFormat& format : kinds()) {
+    for (const int64_t m : {2, 7, 16}) {
+      expect_gated(format, 9000, 512, m, Activation::kSilu, true, Read::kBf16);
     }
   }
   for (const int64_t m : {1, 4}) {
-    expect_gated(usual, 1024, 8192, m, Activation::kGeluTanh, true, true);
-    expect_gated(usual, 9000, 4096, m, Activation::kGelu, true, true);
+    expect_gated(usual, 1024, 8192, m, Activation::kGeluTanh, true, Read::kHalfNormed);
+    expect_gated(usual, 9000, 4096, m, Activation::kGelu, true, Read::kHalfNormed);
   }
   for (const Activation f : {Activation::kGelu, Activation::kGeluTanh, Activation::kQuickGelu,
                              Activation::kRelu, Activation::kRelu2}) {
@@ -328,6 +339,23 @@ TEST_F(HopperFew, results_do_not_change_between_calls) {
     for (int j = 0; j < 3; ++j) {
       if (i == 0) first[j] = again[j];
       ASSERT_EQ(again[j], first[j]) << "call " << i;
+    }
+  }
+}
+
+TEST_F(HopperFew, results_that_are_only_written_do_not_change_between_calls) {
+  const QuantizedWeight w = random_weight(kinds().front(), 256, 14336, 5);
+  const PackedWeight weight = packed(w, {});
+  for (const int64_t m : {2, 8, 16}) {
+    device::Memory x = on_card(normal_floats(m * w.k, 6));
+    std::vector<float> first;
+    for (int i = 0; i < 50; ++i) {
+      device::Memory y = on_card(std::vector<float>(static_cast<size_t>(m * w.n), NAN));
+      const RowsTarget target{&weight, floats(y), w.n};
+      matmul(*stream_, {&target, 1}, floats(x), w.k, m);
+      const std::vector<float> again = back(y, m * w.n);
+      if (i == 0) first = again;
+      ASSERT_EQ(again, first) << m << " tokens, call " << i;
     }
   }
 }

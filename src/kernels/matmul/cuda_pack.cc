@@ -102,7 +102,7 @@ Result<void> put_in_tiles(const QuantizedWeight& w, device::Stream& stream, Cuda
   const TileLayout l = tile_layout(w.n, w.k, w.format, needs_zeros(w));
   NIBBLE_ASSIGN(const tensor::Buffer image, tile_image(w, l, stream));
   NIBBLE_ASSIGN(out.image, device::Memory::copy_of(stream, image.data(), image.size()));
-  out.weight.tiles = tiles_at(l, out.image.data());
+  out.weight.tiles = tiles_at(l, out.image.data(), scales_fold(w));
   return {};
 }
 

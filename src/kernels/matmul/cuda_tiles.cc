@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "base/number.h"
@@ -166,6 +167,13 @@ bool needs_zeros(const QuantizedWeight& w) {
   return std::any_of(w.zero.begin(), w.zero.end(), [&](float zero) { return zero != none; });
 }
 
+bool scales_fold(const QuantizedWeight& w) {
+  return std::all_of(w.scale.begin(), w.scale.end(), [](float scale) {
+    const float size = std::fabs(scale);
+    return size == 0 || (size >= 0x1p-60f && size < 0x1p19f);
+  });
+}
+
 Result<tensor::Buffer> tile_image(const QuantizedWeight& w, const TileLayout& l,
                                   device::Stream& stream) {
   NIBBLE_ASSIGN(tensor::Buffer image, tensor::Buffer::allocate(static_cast<size_t>(l.bytes)));
@@ -191,12 +199,13 @@ Result<tensor::Buffer> tile_image(const QuantizedWeight& w, const TileLayout& l,
   return image;
 }
 
-CudaTiles tiles_at(const TileLayout& l, const std::byte* image) {
+CudaTiles tiles_at(const TileLayout& l, const std::byte* image, bool scales_fold) {
   return {l.bits,
           static_cast<int32_t>(l.group),
           l.k_pad(),
           l.groups,
           l.scales_are_bf16 ? 1 : 0,
+          scales_fold ? 1 : 0,
           image + l.codes_at,
           image + l.scales_at,
           l.zeros ? image + l.zeros_at : nullptr};

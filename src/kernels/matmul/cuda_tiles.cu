@@ -9,6 +9,8 @@
 namespace nibble::kernels::cuda {
 namespace {
 
+static_assert(kFewTokensFused == CudaFew::kMostFused);
+
 W4Args args_of(const CudaWeight& w) {
   const CudaTiles& t = w.tiles;
   W4Args out;
@@ -20,6 +22,7 @@ W4Args args_of(const CudaWeight& w) {
   out.k = static_cast<int>(t.k_pad);
   out.group = t.group;
   out.scales_are_bf16 = t.scales_are_bf16 != 0;
+  out.scales_fold = t.scales_fold != 0;
   return out;
 }
 
@@ -143,9 +146,7 @@ void multiply_few(NibbleCudaContext* context, const CudaFew* call) {
   W4Args of_each[CudaFew::kMost];
   W4Few few = few_of(*call, of_each);
   few.stream = context->enter();
-  static_assert(kFewTokensFused == CudaFew::kMostFused);
-  const bool fused = few.add || call->squares != nullptr;
-  const int64_t most = fused ? kFewTokensFused : few.x_is_f32 ? kFewTokensF32 : kFewTokens;
+  const int64_t most = few.x_is_f32 ? kFewTokensF32 : kFewTokens;
   for (int64_t done = 0; done < call->m; done += few.m) {
     few.m = static_cast<int>(std::min(call->m - done, most));
     const W4FewPlan plan = plan_and_choose(context->multiprocessors, call->gated != nullptr, few);

@@ -41,11 +41,15 @@ TileLayout tile_layout(int64_t n, int64_t k, const tensor::WeightFormat& format,
 // Whether some zero is not what an absent one would be.
 bool needs_zeros(const tensor::QuantizedWeight& weight);
 
+// Whether every scale is 0, or so large and small that products may fold it into bf16 weights
+// (CudaTiles).
+bool scales_fold(const tensor::QuantizedWeight& weight);
+
 // The error is a scale or zero that the tiles cannot hold, although the format says so.
 Result<tensor::Buffer> tile_image(const tensor::QuantizedWeight& weight, const TileLayout& layout,
                                   device::Stream& stream);
 
 // Where the parts are in an image on the card.
-CudaTiles tiles_at(const TileLayout& layout, const std::byte* image);
+CudaTiles tiles_at(const TileLayout& layout, const std::byte* image, bool scales_fold);
 
 }  // namespace nibble::kernels

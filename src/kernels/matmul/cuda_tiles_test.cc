@@ -152,6 +152,19 @@ TEST(cuda_tiles, zeros_of_8_are_left_out) {
   EXPECT_TRUE(needs_zeros(w));
 }
 
+TEST(cuda_tiles, scales_fold_but_for_very_large_and_very_small_ones) {
+  tensor::QuantizedWeight w = random_weight(kAsymmetric, 64, 256, 5);
+  EXPECT_TRUE(scales_fold(w));
+  for (const float scale : {0.0f, -0.0f, 65504.0f, -0x1p-24f, 0x1p-60f, -0x1.fep18f}) {
+    w.scale[3] = scale;
+    EXPECT_TRUE(scales_fold(w)) << scale;
+  }
+  for (const float scale : {0x1p-61f, -0x1p-61f, 0x1p19f, -0x1p100f, INFINITY, NAN}) {
+    w.scale[3] = scale;
+    EXPECT_FALSE(scales_fold(w)) << scale;
+  }
+}
+
 TEST(cuda_tiles, a_scale_that_16_bits_do_not_hold_is_told_where) {
   device::Stream stream(1);
   tensor::QuantizedWeight w = random_weight(kAsymmetric, 70, 256, 6);
@@ -179,6 +192,25 @@ TEST_F(Hopper, products_are_those_of_the_definition) {
       for (const int64_t m : {1, 2, 5, 8, 9, 16, 17, 33, 65}) {
         const std::vector<float> x = normal_floats(m * w.k, seed++);
         expect_product(w, x, m, product(weight, x, m), tolerance(k, m), tensor::to_string(format));
+      }
+    }
+  }
+}
+
+// Whether they fold or not.
+TEST_F(Hopper, scales_of_any_size_are_right) {
+  for (const Element element : {Element::kS4, Element::kS8}) {
+    const WeightFormat format = {
+        .element = element, .scaled = true, .group_k = 128, .scale_type = DType::kBF16};
+    for (const float size : {0x1p-75f, 0x1p-50f, 0x1p15f, 0x1p60f}) {
+      tensor::QuantizedWeight w = random_weight(format, 200, 640, 78);
+      for (float& scale : w.scale) scale *= size;
+      const PackedWeight weight = packed(w, {});
+      for (const int64_t m : {1, 9, 17, 64, 128}) {
+        if (m <= 16 && size < 0x1p-60f) continue;  // sums times scales are subnormal there
+        const std::vector<float> x = normal_floats(m * w.k, 79);
+        expect_product(w, x, m, product(weight, x, m), tolerance(w.k, m),
+                       tensor::to_string(format) + " times " + std::to_string(size));
       }
     }
   }

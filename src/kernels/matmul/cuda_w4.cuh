@@ -36,6 +36,7 @@ struct W4Args {
   int k = 0;
   int group = 128;  // 32, a multiple of 64, or k
   bool scales_are_bf16 = true;
+  bool scales_fold = true;  // CudaTiles
   const __nv_bfloat16* x =
       nullptr;      // (m, ldx), zeros from k to the next multiple of 64; 16-byte aligned
   int64_t ldx = 0;  // a multiple of 8

@@ -308,7 +308,7 @@ int main(int argc, char** argv) {
     return once(arg(2), arg(3), arg(4), {arg(5), arg(6), arg(7) != 0, arg(8), arg(9), arg(10)});
   }
   std::printf(
-      "usage: cuda_w4_bench check [BITS] | time or sweep BITS M,M,... [FILE] | once N K M ROWS "
+      "usage: cuda_w4_bench check [BITS] | time or sweep BITS[z] M,M,... [FILE] | once N K M ROWS "
       "TOKENS SUMS SPLIT WIDE SLICES\n");
   return 2;
 }

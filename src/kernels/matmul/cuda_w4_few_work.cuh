@@ -12,7 +12,7 @@ namespace {
 constexpr int kStrip = 64;  // rows
 constexpr int kUnit = 128;  // inputs
 constexpr int kMostWeights = 4;
-constexpr int kExchanges = 2;  // of sums between ranks that are under way: see reduce
+constexpr int kExchanges = 2;  // of sums between ranks that are under way: see Reduction
 constexpr int kSharedMost = 227 * 1024;
 
 struct Weight {

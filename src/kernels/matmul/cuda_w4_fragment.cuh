@@ -29,17 +29,18 @@ struct Powers {
 };
 inline constexpr uint32_t kTwoTo127 = 0x7f007f00u;
 
-// Scales that are folded are first multiplied by 2^93, or by 2^89 for the four bits of rows g + 8:
-// then what a mask leaves of a code (above) becomes code x scale x 2^-40, which the sums undo. Any
-// f16 scale can be, and a bf16 one from 2^-86 to 2^34.
+// Scales that are folded are first multiplied by 2^109, or by 2^105 for the four bits of rows g +
+// 8: then what a mask leaves of a code (above) becomes code x scale x 2^-24, which the sums undo.
+// Any f16 scale can be, and a bf16 one that is 0, or at least 2^-60 and below 2^19: weights are
+// exact down to 2^-102, but their products with x are not to be below what f32 holds.
 template <int kBits>
 struct Folds {
-  static constexpr uint32_t kFold = kBits == 4 ? 0x6c006e00u : 0x6e006e00u;
+  static constexpr uint32_t kFold = kBits == 4 ? 0x74007600u : 0x76007600u;
   // -zero as a mask leaves codes: -8 2^-133 and -8 2^-129; -128 2^-133.
   static constexpr uint32_t kZero0 = kBits == 4 ? 0x80088008u : 0x80808080u;
   static constexpr uint32_t kZero1 = 0x80808080u;
 };
-inline constexpr float kUnfold = 0x1p40f;
+inline constexpr float kUnfold = 0x1p24f;
 
 // For rows g and g + 8, as pairs of bf16: what is added to a code times 2^127, or times its folded
 // scale; and scales.

@@ -17,8 +17,8 @@ struct Times {
   double fixed, step;
 };
 
-// Plain weights, which have no zeros and scales of 128 inputs or more, have a kernel of their own
-// where scales are in bf16 weights.
+// Plain weights have a kernel of their own where scales are in bf16 weights: they have no zeros,
+// and scales of 128 inputs or more that fold.
 struct Variant {
   W4Choice choice;
   int bits;
@@ -95,7 +95,9 @@ int scale_rows_of(const W4Args& args) {
   return one || args.group % 128 == 0 ? 1 : args.group % 64 == 0 ? 2 : 4;
 }
 
-bool is_plain(const W4Args& args) { return args.zeros == nullptr && scale_rows_of(args) == 1; }
+bool is_plain(const W4Args& args) {
+  return args.zeros == nullptr && args.scales_fold && scale_rows_of(args) == 1;
+}
 
 const Variant* find(const W4Args& args, const W4Choice& choice) {
   for (const Variant& v : kVariants) {
@@ -214,7 +216,7 @@ bool w4_can(const W4Args& args, const W4Choice& choice) {
 }
 
 size_t w4_workspace(int multiprocessors) {
-  // Two parts of 256 x 128 sums a block, or four of half as many.
+  // Two parts of 256 x 128 sums a block.
   return static_cast<size_t>(multiprocessors) * 2 * 256 * 128 * sizeof(float);
 }
 

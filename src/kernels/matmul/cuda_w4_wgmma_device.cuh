@@ -429,9 +429,8 @@ struct Consumer {
 #endif  // sm_90a
 
 template <class S>
-__global__ __launch_bounds__(S::kThreads,
-                             1) void multiply(const __grid_constant__ CUtensorMap x_map,
-                                              const __grid_constant__ Work w) {
+__global__ void __launch_bounds__(S::kThreads, 1)
+    multiply(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ Work w) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ uint8_t memory[];
   const Ring<S> ring(sm90::shared_address(memory), w);
