@@ -320,43 +320,40 @@ TEST_F(HopperFew, gate_and_up_become_what_down_reads) {
   }
 }
 
-// Whichever of a cluster's blocks comes first.
+// Whichever of a cluster's blocks comes first: call() gives all that was written.
+template <class Call>
+void expect_the_same_each_time(const std::string& what, const Call& call) {
+  std::vector<std::vector<float>> first;
+  for (int i = 0; i < 50; ++i) {
+    const std::vector<std::vector<float>> again = call();
+    if (i == 0) first = again;
+    ASSERT_EQ(again, first) << what << ", call " << i;
+  }
+}
+
 TEST_F(HopperFew, results_do_not_change_between_calls) {
   const QuantizedWeight w = random_weight(kinds().front(), 256, 14336, 5);
   const PackedWeight weight = packed(w, {});
   device::Memory x = on_card(normal_floats(2 * w.k, 6));
   device::Memory norm = on_card(normal_floats(w.n, 7));
-  std::vector<float> first[3];
-  for (int i = 0; i < 50; ++i) {
+  expect_the_same_each_time("added, half normalized", [&] {
     device::Memory y = on_card(normal_floats(2 * w.n, 8));
     device::Memory rows = on_card(normal_floats(w.n, 9));
     device::Memory squares = on_card(normal_floats(w.n / 4, 10));
     const RowsTarget target{
         &weight, floats(y), w.n, true, {floats(norm), kEps, rows.data(), floats(squares)}};
     matmul(*stream_, {&target, 1}, floats(x), w.k, 2);
-    const std::vector<float> again[] = {back(y, 2 * w.n), back(squares, w.n / 4),
-                                        from_bf16(rows, 2 * w.n)};
-    for (int j = 0; j < 3; ++j) {
-      if (i == 0) first[j] = again[j];
-      ASSERT_EQ(again[j], first[j]) << "call " << i;
-    }
-  }
-}
-
-TEST_F(HopperFew, results_that_are_only_written_do_not_change_between_calls) {
-  const QuantizedWeight w = random_weight(kinds().front(), 256, 14336, 5);
-  const PackedWeight weight = packed(w, {});
+    return std::vector<std::vector<float>>{back(y, 2 * w.n), back(squares, w.n / 4),
+                                           from_bf16(rows, 2 * w.n)};
+  });
   for (const int64_t m : {2, 8, 16}) {
-    device::Memory x = on_card(normal_floats(m * w.k, 6));
-    std::vector<float> first;
-    for (int i = 0; i < 50; ++i) {
+    device::Memory many = on_card(normal_floats(m * w.k, 6));
+    expect_the_same_each_time("written, " + std::to_string(m) + " tokens", [&] {
       device::Memory y = on_card(std::vector<float>(static_cast<size_t>(m * w.n), NAN));
       const RowsTarget target{&weight, floats(y), w.n};
-      matmul(*stream_, {&target, 1}, floats(x), w.k, m);
-      const std::vector<float> again = back(y, m * w.n);
-      if (i == 0) first = again;
-      ASSERT_EQ(again, first) << m << " tokens, call " << i;
-    }
+      matmul(*stream_, {&target, 1}, floats(many), w.k, m);
+      return std::vector<std::vector<float>>{back(y, m * w.n)};
+    });
   }
 }
 

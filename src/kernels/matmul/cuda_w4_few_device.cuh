@@ -320,9 +320,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
     const int thread = static_cast<int>(threadIdx.x) - S::kConsumers - 32;
     auto* exchange = reinterpret_cast<float*>(shared + at.exchange);
     const Reduction<S> strips = {w, place, bars, sums, exchange, thread, kStrip >> w.log_ranks};
-    if constexpr (S::kTokenTiles > 1) {  // more than kFewTokensFused
-      reduce_plain<S>(w, strips);
-    } else if (w.squares == nullptr && w.gated == 0 && !w.add) {
+    constexpr bool kMore = S::kTokenTiles > 1;  // tokens than kFewTokensFused
+    if (kMore || (w.squares == nullptr && w.gated == 0 && !w.add)) {
       reduce_plain<S>(w, strips);
     } else {
       reduce<S>(w, strips, reinterpret_cast<float*>(shared + at.factors));

@@ -70,29 +70,22 @@ __device__ void zeros_of(uint32_t pair, uint32_t (&zero)[2]) {
   }
 }
 
-// scale[h] of a pair, with the powers undone.
-template <int kBits>
-__device__ void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t (&scale)[2]) {
+// scale[h] of a pair as bf16, times a power of two.
+__device__ inline void bf16_scales_of(uint32_t pair, bool are_bf16, uint32_t powers,
+                                      uint32_t (&scale)[2]) {
   if (!are_bf16) {
     const float2 s = w4_scales(pair, false);
     const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
     pair = *reinterpret_cast<const uint32_t*>(&rounded);
   }
-  pair = mul_bf16x2(pair, Powers<kBits>::kUndo);
+  pair = mul_bf16x2(pair, powers);
   scale[0] = __byte_perm(pair, 0, 0x1010);
   scale[1] = __byte_perm(pair, 0, 0x3232);
 }
 
 template <int kBits>
 __device__ void fold(uint32_t pair, bool are_bf16, Grid& grid) {
-  if (!are_bf16) {
-    const float2 s = w4_scales(pair, false);
-    const __nv_bfloat162 rounded = __floats2bfloat162_rn(s.x, s.y);
-    pair = *reinterpret_cast<const uint32_t*>(&rounded);
-  }
-  pair = mul_bf16x2(pair, Folds<kBits>::kFold);
-  grid.scale[0] = __byte_perm(pair, 0, 0x1010);
-  grid.scale[1] = __byte_perm(pair, 0, 0x3232);
+  bf16_scales_of(pair, are_bf16, Folds<kBits>::kFold, grid.scale);
   grid.zero[0] = mul_bf16x2(grid.scale[0], Folds<kBits>::kZero0);
   grid.zero[1] = mul_bf16x2(grid.scale[1], Folds<kBits>::kZero1);
 }

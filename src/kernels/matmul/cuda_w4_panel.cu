@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(256)
       w4::Grid grid;
       const int group = min((block * kBlock + j / 2 * (kBlock / 2)) / w.group, w.groups - 1);
       const int64_t at = (of_strip * w.groups + group) * kStrip + g * 8 + tile * 2;
-      w4::bf16_scales_of<kBits>(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at),
-                                w.scales_are_bf16, grid.scale);
+      w4::bf16_scales_of(*reinterpret_cast<const uint32_t*>(w.scales + 2 * at), w.scales_are_bf16,
+                         w4::Powers<kBits>::kUndo, grid.scale);
       w4::default_zeros<kBits>(grid.zero);
       if (w.zeros != nullptr)
         w4::zeros_of<kBits>(*reinterpret_cast<const uint16_t*>(w.zeros + at), grid.zero);

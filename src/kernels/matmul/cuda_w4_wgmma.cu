@@ -199,10 +199,6 @@ cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-}  // namespace
-
-namespace {
-
 bool can(const W4Args& args, const Variant& v, int split) {
   if (v.choice.on_sums && scale_rows_of(args) != 1) return false;
   return split <= div_up(div_up(args.k, kBlock), kStepBlocks * v.choice.slices);

@@ -252,7 +252,9 @@ struct Consumer {
 
   // By a row of a stage's scales, which are `pair`.
   __device__ void grid_of(uint32_t at, int row, uint32_t pair, Grid& grid) const {
-    if constexpr (!kOnSums) bf16_scales_of<kBits>(pair, scales_are_bf16(), grid.scale);
+    if constexpr (!kOnSums) {
+      bf16_scales_of(pair, scales_are_bf16(), Powers<kBits>::kUndo, grid.scale);
+    }
     default_zeros<kBits>(grid.zero);
     if (w.has_zeros != 0) {
       zeros_of<kBits>(sm90::load_shared_u16(zero_at(at) + row * 64), grid.zero);
