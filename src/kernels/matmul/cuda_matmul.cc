@@ -22,8 +22,8 @@ enum Path { kE4M3, kS8, kFew, kMany, kManyBytes, kCodes, kPanelBf16, kPanelF32 }
 // row once, from there on panels are dequantized.
 constexpr int64_t kFewTokens = 8;
 constexpr int64_t kFewTokensOfTiles = 16;
-constexpr int64_t kManyTokensOfTiles = 2048;
-constexpr int64_t kManyTokensOfByteTiles = 1023;
+constexpr int64_t kManyTokensOfTiles = 4096;
+constexpr int64_t kManyTokensOfByteTiles = 1024;
 constexpr Kernel kList[] = {
     {"matmul_e4m3_e4m3_f32_cuda", device::Isa::kReference, Packing::kPlain, Reads::kFloat8,
      Form::kRows, 1, 1, INT64_MAX, nullptr},

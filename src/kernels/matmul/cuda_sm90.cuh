@@ -254,6 +254,18 @@ __device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint32_t b,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 
+__device__ inline void wgmma(float (&d)[40], const uint32_t (&a)[4], uint32_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %45, 0;\nmov.b64 t, {%44, " NIBBLE_TILE_HIGH "};\n"
+      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39}, "
+      "{%40, %41, %42, %43}, t, p, 1, 1, 0;\n}"
+      : NIBBLE_D32(d, 0), NIBBLE_D8(d, 32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+
 __device__ inline void wgmma(float (&d)[48], const uint32_t (&a)[4], uint32_t b, int add) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %53, 0;\nmov.b64 t, {%52, " NIBBLE_TILE_HIGH "};\n"
@@ -263,6 +275,19 @@ __device__ inline void wgmma(float (&d)[48], const uint32_t (&a)[4], uint32_t b,
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "{%48, %49, %50, %51}, t, p, 1, 1, 0;\n}"
       : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8), NIBBLE_D8(d, 16), NIBBLE_D8(d, 24), NIBBLE_D8(d, 32), NIBBLE_D8(d, 40)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+
+__device__ inline void wgmma(float (&d)[56], const uint32_t (&a)[4], uint32_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %61, 0;\nmov.b64 t, {%60, " NIBBLE_TILE_HIGH "};\n"
+      "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55}, "
+      "{%56, %57, %58, %59}, t, p, 1, 1, 0;\n}"
+      : NIBBLE_D32(d, 0), NIBBLE_D8(d, 32), NIBBLE_D8(d, 40), NIBBLE_D8(d, 48)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
 }
 

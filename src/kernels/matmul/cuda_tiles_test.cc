@@ -52,9 +52,9 @@ TEST(cuda_tiles, integer_weights_of_16_bit_scales_run_on_hopper_in_tiles) {
     EXPECT_EQ(ranges(choose({4096, 4096, format, {}}, with_card(gpu_h200()), {})),
               tensor::bits(format.element) > 4
                   ? "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_s8_f32_sm90 "
-                    "1024+ matmul_bf16_any_f32_cuda"
+                    "1025+ matmul_bf16_any_f32_cuda"
                   : "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_int_f32_sm90 "
-                    "2049+ matmul_bf16_any_f32_cuda")
+                    "4097+ matmul_bf16_any_f32_cuda")
         << tensor::to_string(format);
   }
 }
@@ -221,9 +221,9 @@ TEST_F(Hopper, every_number_of_tokens_around_the_edges_is_right) {
   const tensor::QuantizedWeight w = random_weight(format, 320, 640, 77);
   const PackedWeight weight = packed(w, {});
   uint32_t seed = 300;
-  for (const int64_t m :
-       {1,  2,  3,  4,  5,   7,   8,   9,   15,  16,  17,  24,  31,   32,   33,   47,  48,
-        63, 64, 65, 96, 127, 128, 129, 200, 255, 256, 257, 511, 1000, 1024, 2048, 2049}) {
+  for (const int64_t m : {1,   2,   3,   4,   5,   7,   8,   9,   15,   16,   17,   24,  31,  32,
+                          33,  47,  48,  63,  64,  65,  80,  81,  96,   97,   112,  113, 127, 128,
+                          129, 160, 193, 255, 256, 257, 320, 511, 1000, 2048, 4096, 4097}) {
     const std::vector<float> x = normal_floats(m * w.k, seed++);
     expect_product(w, x, m, product(weight, x, m), tolerance(w.k, m), "u4");
   }

@@ -17,17 +17,17 @@ __device__ inline void put(__nv_bfloat16* to, float v) { *to = __float2bfloat16_
 // token, and so on. These are loops of few instructions: whatever is run once a product is fetched
 // for it.
 template <class T, int kCount>
-__device__ void store_each(const Work& w, int row, int token, const float (&d)[kCount]) {
+__device__ void store_each(const Work& w, int row, int token, int end, const float (&d)[kCount]) {
   T* to = static_cast<T*>(w.y) + token * w.ldy + row;
   const bool first = row < w.n;
   const bool second = row + 8 < w.n;
 #pragma unroll
   for (int j = 0; j < kCount; j += 4) {
     const int t = token + j * 2;
-    if (t < w.m && first) put(to, d[j]);
-    if (t < w.m && second) put(to + 8, d[j + 2]);
-    if (t + 1 < w.m && first) put(to + w.ldy, d[j + 1]);
-    if (t + 1 < w.m && second) put(to + w.ldy + 8, d[j + 3]);
+    if (t < end && first) put(to, d[j]);
+    if (t < end && second) put(to + 8, d[j + 2]);
+    if (t + 1 < end && first) put(to + w.ldy, d[j + 1]);
+    if (t + 1 < end && second) put(to + w.ldy + 8, d[j + 3]);
     to += 8 * w.ldy;
   }
 }
@@ -36,7 +36,7 @@ __device__ void store_each(const Work& w, int row, int token, const float (&d)[k
 // through memory of this warp's own (kTurnBytes at `turn`), there as
 // [token][half of 16 rows, the other way round in every second four tokens].
 template <int kCount>
-__device__ void store_octets(const Work& w, uint32_t turn, int row, int token,
+__device__ void store_octets(const Work& w, uint32_t turn, int row, int token, int end,
                              const float (&d)[kCount]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto place = [](int token, int half) {
@@ -59,23 +59,23 @@ __device__ void store_octets(const Work& w, uint32_t turn, int row, int token,
     sm90::store_matrices_turned(put_at + buffer, pairs);
     __syncwarp();  // nor does anybody read what the next but one overwrites
     const uint4 v = sm90::load_shared(take_at + buffer);
-    if (is_row && token + j * 2 < w.m) *reinterpret_cast<uint4*>(to) = v;
+    if (is_row && token + j * 2 < end) *reinterpret_cast<uint4*>(to) = v;
     to += 16 * w.ldy;
   }
   __syncwarp();
 }
 
-// A warp's sums of 16 rows from `row` on.
+// A warp's sums of 16 rows from `row` on, and of tokens before `end`.
 template <int kCount>
-__device__ void store_sums(const Work& w, uint32_t turn, int row, int token,
+__device__ void store_sums(const Work& w, uint32_t turn, int row, int token, int end,
                            const float (&d)[kCount]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (!w.y_is_bf16) {
-    store_each<float>(w, row + lane / 4, token + lane % 4 * 2, d);
+    store_each<float>(w, row + lane / 4, token + lane % 4 * 2, end, d);
   } else if (w.y_in_octets) {
-    store_octets(w, turn, row, token, d);
+    store_octets(w, turn, row, token, end, d);
   } else {
-    store_each<__nv_bfloat16>(w, row + lane / 4, token + lane % 4 * 2, d);
+    store_each<__nv_bfloat16>(w, row + lane / 4, token + lane % 4 * 2, end, d);
   }
 }
 
@@ -149,6 +149,8 @@ struct Sums {
   // goes before this waits for anybody.
   static __device__ void finish(const Work& w, const Segments& all, const Segment& g, int slice,
                                 uint32_t turn, int row, Accumulators& sums) {
+    const int token = g.token_tile * w.tile_tokens;
+    const int end = min(token + w.tile_tokens, w.m);
     const bool shared = g.begin != 0 || g.end != w.runs.steps;
     const Sharers sharers = shared ? all.sharers(g.tile) : Sharers{};
     const int place = all.me() - sharers.first;
@@ -174,7 +176,7 @@ struct Sums {
       if (shared) gather(w, all, sharers, kIndex, piece);
       const int of = row + kIndex / kPieces * kStrip;
       if (w.scale_at_end) scale(w, of / kStrip, piece);
-      store_sums(w, turn, of, g.token_tile * S::kTokens + kIndex % kPieces * kPiece * 2, piece);
+      store_sums(w, turn, of, token + kIndex % kPieces * kPiece * 2, end, piece);
     });
   }
 

@@ -54,40 +54,48 @@ constexpr Variant variant(Times times) {
 }
 
 // Rows, tokens, strips of a warpgroup, slices, on sums, bits; what they take where weights are
-// plain, and else. Fitted to sweeps of an H200 over all of them: groups of 128, six shapes, six to
-// ten numbers of tokens; the other times of 8 bits are a guess.
+// plain, and else. Fitted to sweeps of an H200 over all of them: groups of 128, six shapes, up to
+// 26 numbers of tokens; the other times of 8 bits are a guess.
 constexpr Variant kVariants[] = {
-    variant<64, 32, 1, 2, true>({2.03, 0.400}),
-    variant<128, 32, 2, 2, true>({2.68, 0.678}),
-    variant<256, 32, 2, 1, true>({2.60, 0.658}),
-    variant<64, 48, 1, 2, true>({2.42, 0.463}),
-    variant<128, 48, 2, 2, true>({2.21, 0.813}),
-    variant<256, 48, 2, 1, true>({2.41, 0.778}),
-    variant<64, 64, 1, 2, true>({2.30, 0.511}),
-    variant<128, 64, 2, 2, true>({1.67, 0.985}),
-    variant<256, 64, 1, 1, true>({2.75, 0.891}),
-    variant<64, 96, 1, 2, true>({2.53, 0.629}),
-    variant<64, 32, 1, 2, false>({2.03, 0.393}, {2.23, 0.475}),
-    variant<128, 32, 2, 2, false>({2.61, 0.597}, {3.04, 0.829}),
-    variant<256, 32, 2, 1, false>({2.72, 0.575}, {2.93, 0.817}),
-    variant<64, 48, 1, 2, false>({2.49, 0.416}, {2.52, 0.501}),
-    variant<128, 48, 2, 2, false>({2.08, 0.731}, {2.39, 0.984}),
-    variant<256, 48, 2, 1, false>({2.22, 0.705}, {2.52, 0.971}),
-    variant<64, 64, 1, 2, false>({2.10, 0.507}, {2.25, 0.583}),
-    variant<128, 64, 2, 2, false>({2.12, 0.836}, {2.37, 1.002}),
-    variant<256, 64, 1, 1, false>({1.73, 0.765}, {1.88, 0.899}),
-    variant<64, 96, 1, 2, false>({2.33, 0.614}, {2.41, 0.681}),
-    variant<128, 96, 1, 1, false>({1.24, 0.539}, {0.88, 0.627}),
-    variant<256, 96, 1, 1, false>({1.28, 1.013}, {1.47, 1.129}),
-    variant<128, 128, 1, 1, false>({0.29, 0.720}, {0.40, 0.756}),
-    variant<256, 128, 1, 1, false>({0.18, 1.417}, {0.78, 1.424}),
-    variant<64, 32, 1, 2, false, 8>({2.13, 0.510}, {2.13, 0.586}),
-    variant<256, 32, 1, 1, false, 8>({3.63, 0.828}, {3.63, 0.952}),
-    variant<64, 64, 1, 2, false, 8>({2.38, 0.609}, {2.38, 0.700}),
-    variant<256, 64, 1, 1, false, 8>({2.25, 1.004}, {2.25, 1.155}),
-    variant<128, 96, 1, 1, false, 8>({1.20, 0.664}, {1.20, 0.764}),
-    variant<256, 96, 1, 1, false, 8>({2.06, 1.269}, {2.06, 1.459}),
-    variant<128, 128, 1, 1, false, 8>({1.12, 0.811}, {1.12, 0.933}),
+    variant<64, 32, 1, 2, true>({0.78, 0.457}),
+    variant<128, 32, 2, 2, true>({1.14, 0.722}),
+    variant<256, 32, 2, 1, true>({1.08, 0.686}),
+    variant<64, 48, 1, 2, true>({0.97, 0.497}),
+    variant<128, 48, 2, 2, true>({0.86, 0.849}),
+    variant<256, 48, 2, 1, true>({0.80, 0.803}),
+    variant<64, 64, 1, 2, true>({1.11, 0.525}),
+    variant<128, 64, 2, 2, true>({1.27, 0.943}),
+    variant<256, 64, 1, 1, true>({1.61, 0.919}),
+    variant<64, 96, 1, 2, true>({1.01, 0.689}),
+    variant<64, 32, 1, 2, false>({0.75, 0.420}, {0.86, 0.505}),
+    variant<128, 32, 2, 2, false>({1.13, 0.640}, {1.36, 0.881}),
+    variant<256, 32, 2, 1, false>({1.24, 0.602}, {1.32, 0.848}),
+    variant<64, 48, 1, 2, false>({0.67, 0.458}, {0.79, 0.539}),
+    variant<128, 48, 2, 2, false>({0.78, 0.768}, {0.91, 1.030}),
+    variant<256, 48, 2, 1, false>({0.67, 0.717}, {0.83, 0.986}),
+    variant<64, 64, 1, 2, false>({0.57, 0.525}, {0.81, 0.605}),
+    variant<128, 64, 2, 2, false>({0.91, 0.865}, {1.08, 1.052}),
+    variant<256, 64, 1, 1, false>({0.44, 0.800}, {0.78, 0.930}),
+    variant<128, 80, 1, 1, false>({0.49, 0.526}, {1.00, 0.607}),
+    variant<256, 80, 1, 1, false>({0.92, 0.908}, {1.54, 1.012}),
+    variant<64, 96, 1, 2, false>({0.24, 0.708}, {0.85, 0.733}),
+    variant<128, 96, 1, 1, false>({0.10, 0.573}, {0.16, 0.663}),
+    variant<256, 96, 1, 1, false>({0.27, 1.031}, {0.30, 1.178}),
+    variant<128, 112, 1, 1, false>({0.08, 0.664}, {0.14, 0.737}),
+    variant<256, 112, 1, 1, false>({0.16, 1.205}, {0.68, 1.286}),
+    variant<128, 128, 1, 1, false>({0.25, 0.705}, {0.12, 0.766}),
+    variant<256, 128, 1, 1, false>({1.60, 1.386}, {0.51, 1.456}),
+    variant<64, 32, 1, 2, false, 8>({1.33, 0.519}, {1.33, 0.597}),
+    variant<256, 32, 1, 1, false, 8>({1.84, 0.850}, {1.84, 0.977}),
+    variant<64, 64, 1, 2, false, 8>({0.75, 0.631}, {0.75, 0.726}),
+    variant<256, 64, 1, 1, false, 8>({1.01, 1.035}, {1.01, 1.190}),
+    variant<128, 80, 1, 1, false, 8>({0.91, 0.603}, {0.91, 0.693}),
+    variant<256, 80, 1, 1, false, 8>({0.38, 1.172}, {0.38, 1.348}),
+    variant<128, 96, 1, 1, false, 8>({0.14, 0.690}, {0.14, 0.793}),
+    variant<256, 96, 1, 1, false, 8>({0.10, 1.324}, {0.10, 1.523}),
+    variant<128, 112, 1, 1, false, 8>({0.80, 0.751}, {0.80, 0.864}),
+    variant<256, 112, 1, 1, false, 8>({0.91, 1.435}, {0.91, 1.650}),
+    variant<128, 128, 1, 1, false, 8>({0.14, 0.826}, {0.14, 0.950}),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -175,6 +183,7 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                             CUtensorMapFloatOOBfill);
 
+// Boxes of so many tokens: what lies beyond x costs more to fill than x to read.
 cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
   static std::atomic<Encode> known{nullptr};
   Encode encode = known;
@@ -226,14 +235,18 @@ Deal deal_of(const W4Args& args, const Variant& v, int split, int multiprocessor
 
 // What a product takes, in microseconds: the block with most steps.
 double time_of(const Variant& v, bool plain, const Deal& d, int split) {
-  constexpr double kOfPart = 9.05;  // to trade 32768 sums with the sharers of a tile
-  constexpr double kOfRuns = 2.5;   // of runs that begin and end within tiles
+  constexpr double kOfPart = 7;       // to trade 32768 sums with the sharers of a tile
+  constexpr double kOfSharer = 0.25;  // of each of them
+  constexpr double kOfRuns = 3;       // of runs that begin and end within tiles
   const Runs& r = d.runs;
   const int whole = div_up(r.tiles - r.shared_tiles, d.blocks);
   const int steps = r.run + (r.longer > 0 ? 1 : 0) + whole * r.steps;
   const Times& t = plain ? v.plain_times : v.times;
   double us = t.fixed + t.step * static_cast<double>(steps);
-  if (r.shared_tiles > 0) us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
+  if (r.shared_tiles > 0) {
+    us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
+    us += kOfSharer * d.blocks / r.shared_tiles;
+  }
   const bool even = split > 1 && d.blocks == r.tiles * split && r.steps % split == 0;
   if (r.shared_tiles > 0 && !even) us += kOfRuns;
   return us;
@@ -241,7 +254,7 @@ double time_of(const Variant& v, bool plain, const Deal& d, int split) {
 
 }  // namespace
 
-// Asked at each launch: under a microsecond.
+// Asked at each launch: about a microsecond.
 W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   constexpr int kMostSplit = 8;
   const bool plain = is_plain(args);
@@ -249,9 +262,8 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   double best_time = 0;
   for (const Variant& v : kVariants) {
     if (v.bits != args.bits) continue;
-    // Each tile of tokens reads all codes again: what the sweeps timed.
-    const int most_tiles = v.choice.tokens % 3 == 0 ? 1 : 2;
-    if (v.choice.tokens < 128 && args.m > most_tiles * v.choice.tokens) continue;
+    // Each tile of tokens reads all codes again: of small ones, what the sweeps timed.
+    if (v.choice.tokens <= 64 && args.m > 2 * v.choice.tokens) continue;
     // With one tile of tokens two of 128 rows take less, as sweeps say, where weights are plain.
     const bool large = v.choice.rows == 256 && v.choice.tokens == 128;
     if (large && plain && args.m <= v.choice.tokens) continue;
@@ -279,12 +291,14 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   const Variant& v = *found;
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
+  const int tile_tokens = div_up(args.m, div_up(args.m, v.choice.tokens));
   CUtensorMap map;
-  if (const cudaError_t e = describe_x(args, v.choice.tokens, map); e != cudaSuccess) return e;
+  if (const cudaError_t e = describe_x(args, tile_tokens, map); e != cudaSuccess) return e;
 
   Work w{};
   describe_weight(args, w);
   w.m = args.m;
+  w.tile_tokens = tile_tokens;
   w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;

@@ -152,16 +152,17 @@ class Producer {
 
   __device__ void x() {
     const uint64_t policy = sm90::evict_last();
+    const uint32_t bytes = S::kBlocks * w_.tile_tokens * (2 * kBlock);
     bool waited = false;
     Segment g;
     for (Segments all = segments_of(w_); all.next(g);) {
-      const int token = g.token_tile * S::kTokens;
+      const int token = g.token_tile * w_.tile_tokens;
 #pragma unroll 1
       for (int step = g.begin; step < g.end; ++step) {
         wait();
         const uint32_t full = ring_.full(s_);
         const uint32_t to = ring_.stage(s_);
-        sm90::barrier_expect(full, S::kBlocks * S::kXBlockBytes);
+        sm90::barrier_expect(full, bytes);
         // Only here, so that what comes before has been fetched and done.
         if (!waited) wait_for_previous();
         waited = true;

@@ -30,6 +30,7 @@ struct Work {
   Runs runs;        // of steps: a stage's inputs, 128 for each slice
   Divisor by_group;
   int stages;
+  int tile_tokens;  // of a tile, but for the last: tokens are cut evenly
   float4* partial;  // zeros where nothing waits to be added
   void* y;
   int64_t ldy;
