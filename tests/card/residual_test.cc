@@ -168,7 +168,7 @@ kernels::PackedWeight packed(const WeightFormat& format, kernels::Precision prec
 }
 
 // For each of kTokens: '.' f32; 'b' bf16 may be written; 'a' f32 may be added to; 'x' either.
-constexpr int64_t kTokens[] = {1, 4, 5, 8, 9, 16, 17, 1023, 1024, 2048, 2049};
+constexpr int64_t kTokens[] = {1, 4, 5, 8, 9, 16, 17, 1024, 1025, 4096, 4097};
 
 std::string ways(const kernels::PackedWeight& weight, device::Stream& stream) {
   const int64_t n = weight.problem.n;
