@@ -314,7 +314,7 @@ class Layer {
     return out;
   }
 
-  // As the program does up to 2048 tokens (matmul/cuda_matmul.cc).
+  // As the program does up to 4096 tokens (matmul/cuda_matmul.cc).
   void multiply(const std::vector<const CudaWeight*>& weights, float* const* y, const void* x,
                 int bf16, bool y_is_bf16 = false) {
     if (m_ <= kFewTokens) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/matmul/cuda_tile_shapes.h"
 #include "kernels/matmul/cuda_w4_few.cuh"
 #include "kernels/matmul/cuda_w4_runs.cuh"
 #include "kernels/matmul/cuda_w4_wgmma.cuh"
@@ -43,7 +44,7 @@ TEST(cuda_plans, what_is_chosen_for_many_tokens_can_run) {
     for (const int k : {128, 512, 4096, 8192, 14336, 57344}) {
       for_kinds(n, k, [&](W4Args w, const std::string& what) {
         for (const int processors : {kProcessors, 114, 78}) {
-          for (int m = 1; m <= 2100; m += m < 300 ? 1 : 37) {
+          for (int m = 1; m <= 4100; m += m < 300 ? 1 : 37) {
             w.m = m;
             ASSERT_TRUE(w4_can(w, choose_w4(w, processors))) << what << ", m " << m;
           }
@@ -51,6 +52,42 @@ TEST(cuda_plans, what_is_chosen_for_many_tokens_can_run) {
       });
     }
   }
+}
+
+// Else cuda_tiles_test.cc would not run some of them.
+TEST(cuda_plans, every_tile_is_chosen_for_a_product_that_is_tested) {
+  static const uint8_t some = 0;
+  const auto name = [](const W4Args& w, const W4Choice& c) {
+    return std::to_string(w.bits) + " bits, " + std::to_string(c.rows) + " x " +
+           std::to_string(c.tokens) + (c.on_sums ? ", scales on sums" : "");
+  };
+  std::set<std::string> exist;
+  std::set<std::string> chosen;
+  for (const auto& [bits, zeros] : {std::pair{4, false}, {4, true}, {8, false}}) {
+    W4Args w;
+    w.bits = bits;
+    w.zeros = zeros ? &some : nullptr;
+    w.group = 128;
+    for (const ProductShape& shape : kEveryTile) {
+      w.n = shape.n;
+      w.k = shape.k;
+      w.m = shape.m;
+      chosen.insert(name(w, choose_w4(w, kProcessors)));
+    }
+    for (int rows = 64; rows <= 256; rows *= 2) {
+      for (int tokens = 8; tokens <= 256; tokens += 8) {
+        for (const bool on_sums : {false, true}) {
+          for (const int wide : {1, 2}) {
+            for (const int slices : {1, 2}) {
+              const W4Choice c{rows, tokens, on_sums, 0, wide, slices};
+              if (w4_can(w, c)) exist.insert(name(w, c));
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(chosen, exist);
 }
 
 // Up to 16 at once, and where rows are too long for that, half as many until they fit
@@ -149,7 +186,7 @@ TEST(cuda_plans, tiles_of_many_tokens_are_dealt_so_that_all_is_done_once) {
   };
   for (int i = 0; i < 6000; ++i) {
     const int row_tiles = up_to(i % 3 == 0 ? 450 : 40);
-    const int token_tiles = i % 4 == 0 ? up_to(16) : 1;
+    const int token_tiles = i % 4 == 0 ? up_to(52) : 1;
     const int steps = up_to(i % 5 == 0 ? 420 : 112);
     const int places = i % 2 == 0 ? kProcessors : i % 7 == 0 ? 2 * kProcessors : up_to(160);
     constexpr int kSplits[] = {0, 1, 2, 3, 4, 5, 6, 7, 8};

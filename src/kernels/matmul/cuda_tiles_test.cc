@@ -4,6 +4,7 @@
 
 #include "base/number.h"
 #include "kernels/matmul/cuda_test_card.h"
+#include "kernels/matmul/cuda_tile_shapes.h"
 
 namespace nibble::kernels {
 namespace {
@@ -226,6 +227,23 @@ TEST_F(Hopper, every_number_of_tokens_around_the_edges_is_right) {
                           129, 160, 193, 255, 256, 257, 320, 511, 1000, 2048, 4096, 4097}) {
     const std::vector<float> x = normal_floats(m * w.k, seed++);
     expect_product(w, x, m, product(weight, x, m), tolerance(w.k, m), "u4");
+  }
+}
+
+TEST_F(Hopper, every_tile_is_right) {
+  WeightFormat plain = {
+      .element = Element::kS4, .scaled = true, .group_k = 128, .scale_type = DType::kBF16};
+  WeightFormat bytes = plain;
+  bytes.element = Element::kS8;
+  uint32_t seed = 500;
+  for (const WeightFormat& format : {plain, kAsymmetric, bytes}) {
+    for (const ProductShape& shape : kEveryTile) {
+      const tensor::QuantizedWeight w = random_weight(format, shape.n, shape.k, seed++);
+      const std::vector<float> x = normal_floats(int64_t{shape.m} * shape.k, seed++);
+      expect_product(w, x, shape.m, product(packed(w, {}), x, shape.m), tolerance(shape.k, shape.m),
+                     tensor::to_string(format) + " of " + std::to_string(shape.n) + " rows, m " +
+                         std::to_string(shape.m));
+    }
   }
 }
 

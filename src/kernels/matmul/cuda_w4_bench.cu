@@ -152,14 +152,11 @@ int once(int n, int k, int m, const W4Choice& choice) {
 // What may be worth a look for m tokens.
 bool is_plausible(const W4Choice& c, int n, int m) {
   if (c.tokens <= 64 && m > 2 * c.tokens) return false;
-  if (c.tokens >= 2 * m && c.tokens > 64) return false;
-  const bool between = (c.tokens & (c.tokens - 1)) != 0;
-  const int tiles = up(m, c.tokens) / c.tokens;
-  const int least =
-      c.tokens - (c.tokens > 64 ? 32 : 16);  // of a tile, if a smaller one will not do
-  const int most = c.tokens > 64 ? 16 : 2;
-  if (between && (tiles > most || m <= tiles * least)) return false;
-  const int count = up(n, c.rows) / c.rows * (up(m, c.tokens) / c.tokens);
+  // A tile that a smaller one could hold as well.
+  const int token_tiles = up(m, c.tokens) / c.tokens;
+  const int held = up(m, token_tiles) / token_tiles;
+  if (c.tokens > 32 && held + (c.tokens > 64 ? 32 : 16) <= c.tokens) return false;
+  const int count = up(n, c.rows) / c.rows * token_tiles;
   constexpr int kPlaces = 132;
   if (c.split > 1 && (count * c.split > kPlaces || count * c.split * 2 < kPlaces)) return false;
   return c.split != 1 || count >= 48;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -249,7 +250,7 @@ int check(int bits) {
   void* workspace = nullptr;
   FINE(cudaMalloc(&workspace, w4_workspace(processors())));
   FINE(cudaMemset(workspace, 0, w4_workspace(processors())));
-  const int ms[] = {17, 31, 33, 48, 65, 96, 127, 129, 256, 1000};
+  const int ms[] = {17, 31, 33, 48, 65, 81, 96, 97, 113, 127, 129, 161, 193, 256, 257, 1000};
   struct Kind {
     int group;
     bool bf16, zeros;
@@ -293,7 +294,7 @@ int check(int bits) {
         for (const int split : {0, 1, 2, 3, 4, 5, 8}) {
           c.split = split;
           c.stages = random() % 3 == 0 ? 2 : 0;
-          if (random() % 3 == 0) one(ms[random() % 10], c);
+          if (random() % 3 == 0) one(ms[random() % std::size(ms)], c);
         }
       }
       card.free();

@@ -12,11 +12,6 @@ using namespace w4;  // NOLINT
 
 using Kernel = void (*)(CUtensorMap, Work);
 
-// Microseconds that a product takes, and more for each stage's inputs.
-struct Times {
-  double fixed, step;
-};
-
 // Plain weights have a kernel of their own where scales are in bf16 weights: they have no zeros,
 // and scales of 128 inputs or more that fold.
 struct Variant {
@@ -24,13 +19,13 @@ struct Variant {
   int bits;
   int threads;
   Kernel kernel, plain;
-  Times times, plain_times;
+  double step_us, plain_step_us;  // microseconds of a stage's inputs
   int stage_bytes;
   int after_ring;  // bytes
 };
 
 template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums, int kBits = 4>
-constexpr Variant variant(Times plain, Times rest) {
+constexpr Variant variant(double plain, double rest) {
   constexpr Weights kAs = kOnSums ? Weights::kCodes : Weights::kScaled;
   constexpr Weights kPlainAs = kOnSums ? Weights::kCodes : Weights::kFolded;
   using S = Tile<kTokens, kRows / kStrip, kWide, kSlices, kAs, kBits>;
@@ -49,53 +44,59 @@ constexpr Variant variant(Times plain, Times rest) {
           S::kAfterRing};
 }
 template <int kRows, int kTokens, int kWide, int kSlices, bool kOnSums>
-constexpr Variant variant(Times times) {
-  return variant<kRows, kTokens, kWide, kSlices, kOnSums>(times, times);
+constexpr Variant variant(double step) {
+  return variant<kRows, kTokens, kWide, kSlices, kOnSums>(step, step);
 }
 
-// Rows, tokens, strips of a warpgroup, slices, on sums, bits; what they take where weights are
-// plain, and else. Fitted to sweeps of an H200 over all of them: groups of 128, six shapes, up to
-// 26 numbers of tokens; the other times of 8 bits are a guess.
+// Rows, tokens, strips of a warpgroup, slices, on sums, bits; microseconds of a step where weights
+// are plain, and else. Fitted to sweeps of an H200 over all of them: groups of 128, six shapes, up
+// to 26 numbers of tokens; the others of 8 bits are a guess.
 constexpr Variant kVariants[] = {
-    variant<64, 32, 1, 2, true>({0.78, 0.457}),
-    variant<128, 32, 2, 2, true>({1.14, 0.722}),
-    variant<256, 32, 2, 1, true>({1.08, 0.686}),
-    variant<64, 48, 1, 2, true>({0.97, 0.497}),
-    variant<128, 48, 2, 2, true>({0.86, 0.849}),
-    variant<256, 48, 2, 1, true>({0.80, 0.803}),
-    variant<64, 64, 1, 2, true>({1.11, 0.525}),
-    variant<128, 64, 2, 2, true>({1.27, 0.943}),
-    variant<256, 64, 1, 1, true>({1.61, 0.919}),
-    variant<64, 96, 1, 2, true>({1.01, 0.689}),
-    variant<64, 32, 1, 2, false>({0.75, 0.420}, {0.86, 0.505}),
-    variant<128, 32, 2, 2, false>({1.13, 0.640}, {1.36, 0.881}),
-    variant<256, 32, 2, 1, false>({1.24, 0.602}, {1.32, 0.848}),
-    variant<64, 48, 1, 2, false>({0.67, 0.458}, {0.79, 0.539}),
-    variant<128, 48, 2, 2, false>({0.78, 0.768}, {0.91, 1.030}),
-    variant<256, 48, 2, 1, false>({0.67, 0.717}, {0.83, 0.986}),
-    variant<64, 64, 1, 2, false>({0.57, 0.525}, {0.81, 0.605}),
-    variant<128, 64, 2, 2, false>({0.91, 0.865}, {1.08, 1.052}),
-    variant<256, 64, 1, 1, false>({0.44, 0.800}, {0.78, 0.930}),
-    variant<128, 80, 1, 1, false>({0.49, 0.526}, {1.00, 0.607}),
-    variant<256, 80, 1, 1, false>({0.92, 0.908}, {1.54, 1.012}),
-    variant<64, 96, 1, 2, false>({0.24, 0.708}, {0.85, 0.733}),
-    variant<128, 96, 1, 1, false>({0.10, 0.573}, {0.16, 0.663}),
-    variant<256, 96, 1, 1, false>({0.27, 1.031}, {0.30, 1.178}),
-    variant<128, 112, 1, 1, false>({0.08, 0.664}, {0.14, 0.737}),
-    variant<256, 112, 1, 1, false>({0.16, 1.205}, {0.68, 1.286}),
-    variant<128, 128, 1, 1, false>({0.25, 0.705}, {0.12, 0.766}),
-    variant<256, 128, 1, 1, false>({1.60, 1.386}, {0.51, 1.456}),
-    variant<64, 32, 1, 2, false, 8>({1.33, 0.519}, {1.33, 0.597}),
-    variant<256, 32, 1, 1, false, 8>({1.84, 0.850}, {1.84, 0.977}),
-    variant<64, 64, 1, 2, false, 8>({0.75, 0.631}, {0.75, 0.726}),
-    variant<256, 64, 1, 1, false, 8>({1.01, 1.035}, {1.01, 1.190}),
-    variant<128, 80, 1, 1, false, 8>({0.91, 0.603}, {0.91, 0.693}),
-    variant<256, 80, 1, 1, false, 8>({0.38, 1.172}, {0.38, 1.348}),
-    variant<128, 96, 1, 1, false, 8>({0.14, 0.690}, {0.14, 0.793}),
-    variant<256, 96, 1, 1, false, 8>({0.10, 1.324}, {0.10, 1.523}),
-    variant<128, 112, 1, 1, false, 8>({0.80, 0.751}, {0.80, 0.864}),
-    variant<256, 112, 1, 1, false, 8>({0.91, 1.435}, {0.91, 1.650}),
-    variant<128, 128, 1, 1, false, 8>({0.14, 0.826}, {0.14, 0.950}),
+    variant<64, 32, 1, 2, true>(0.482),
+    variant<128, 32, 2, 2, true>(0.761),
+    variant<256, 32, 2, 1, true>(0.708),
+    variant<64, 48, 1, 2, true>(0.525),
+    variant<128, 48, 2, 2, true>(0.877),
+    variant<256, 48, 2, 1, true>(0.811),
+    variant<64, 64, 1, 2, true>(0.544),
+    variant<128, 64, 2, 2, true>(0.985),
+    variant<256, 64, 1, 1, true>(0.951),
+    variant<64, 96, 1, 2, true>(0.757),
+    variant<64, 32, 1, 2, false>(0.455, 0.533),
+    variant<128, 32, 2, 2, false>(0.694, 0.934),
+    variant<256, 32, 2, 1, false>(0.639, 0.882),
+    variant<64, 48, 1, 2, false>(0.489, 0.565),
+    variant<128, 48, 2, 2, false>(0.805, 1.060),
+    variant<256, 48, 2, 1, false>(0.730, 0.986),
+    variant<64, 64, 1, 2, false>(0.552, 0.629),
+    variant<128, 64, 2, 2, false>(0.904, 1.085),
+    variant<256, 64, 1, 1, false>(0.800, 0.954),
+    variant<128, 80, 1, 1, false>(0.534, 0.617),
+    variant<256, 80, 1, 1, false>(0.926, 1.073),
+    variant<64, 96, 1, 2, false>(0.722, 0.760),
+    variant<128, 96, 1, 1, false>(0.586, 0.686),
+    variant<256, 96, 1, 1, false>(1.060, 1.168),
+    variant<128, 112, 1, 1, false>(0.659, 0.731),
+    variant<256, 112, 1, 1, false>(1.177, 1.274),
+    variant<128, 128, 1, 1, false>(0.708, 0.756),
+    variant<128, 144, 1, 1, false>(0.808, 0.809),
+    variant<128, 160, 1, 1, false>(0.885, 0.890),
+    variant<128, 192, 1, 1, false>(1.032, 1.032),
+    variant<256, 128, 1, 1, false>(1.391, 1.443),
+    variant<64, 32, 1, 2, false, 8>(0.571, 0.657),
+    variant<256, 32, 1, 1, false, 8>(0.954, 1.097),
+    variant<64, 64, 1, 2, false, 8>(0.678, 0.780),
+    variant<256, 64, 1, 1, false, 8>(1.065, 1.225),
+    variant<128, 80, 1, 1, false, 8>(0.659, 0.758),
+    variant<256, 80, 1, 1, false, 8>(1.167, 1.342),
+    variant<128, 96, 1, 1, false, 8>(0.700, 0.805),
+    variant<256, 96, 1, 1, false, 8>(1.285, 1.478),
+    variant<128, 112, 1, 1, false, 8>(0.799, 0.919),
+    variant<256, 112, 1, 1, false, 8>(1.457, 1.676),
+    variant<128, 128, 1, 1, false, 8>(0.845, 0.972),
+    variant<128, 144, 1, 1, false, 8>(0.874, 1.005),
+    variant<128, 160, 1, 1, false, 8>(0.955, 1.098),
+    variant<128, 192, 1, 1, false, 8>(1.141, 1.312),
 };
 
 int scale_rows_of(const W4Args& args) {
@@ -183,7 +184,8 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                             CUtensorMapFloatOOBfill);
 
-// Boxes of so many tokens: what lies beyond x costs more to fill than x to read.
+// Boxes have as many tokens as a tile: more would be tokens that do not exist, and to fill these
+// with zeros takes the copy longer than to read as many.
 cudaError_t describe_x(const W4Args& args, int tokens, CUtensorMap& map) {
   static std::atomic<Encode> known{nullptr};
   Encode encode = known;
@@ -233,19 +235,19 @@ Deal deal_of(const W4Args& args, const Variant& v, int split, int multiprocessor
               multiprocessors);
 }
 
-// What a product takes, in microseconds: the block with most steps.
+// What a product takes, in microseconds, less what is the same for all: the block with most to do.
 double time_of(const Variant& v, bool plain, const Deal& d, int split) {
-  constexpr double kOfPart = 7;       // to trade 32768 sums with the sharers of a tile
+  constexpr double kOfTile = 0.3;     // to finish 32768 sums
+  constexpr double kOfPart = 8;       // to trade as many with the sharers of a tile
   constexpr double kOfSharer = 0.25;  // of each of them
-  constexpr double kOfRuns = 3;       // of runs that begin and end within tiles
+  constexpr double kOfRuns = 3.5;     // of runs that begin and end within tiles
   const Runs& r = d.runs;
+  const double size = v.choice.rows * v.choice.tokens / 32768.0;
   const int whole = div_up(r.tiles - r.shared_tiles, d.blocks);
   const int steps = r.run + (r.longer > 0 ? 1 : 0) + whole * r.steps;
-  const Times& t = plain ? v.plain_times : v.times;
-  double us = t.fixed + t.step * static_cast<double>(steps);
+  double us = (plain ? v.plain_step_us : v.step_us) * steps + kOfTile * size * whole;
   if (r.shared_tiles > 0) {
-    us += kOfPart * v.choice.rows * v.choice.tokens / 32768;
-    us += kOfSharer * d.blocks / r.shared_tiles;
+    us += (kOfTile + kOfPart) * size + kOfSharer * d.blocks / r.shared_tiles;
   }
   const bool even = split > 1 && d.blocks == r.tiles * split && r.steps % split == 0;
   if (r.shared_tiles > 0 && !even) us += kOfRuns;
@@ -262,6 +264,7 @@ W4Choice choose_w4(const W4Args& args, int multiprocessors) {
   double best_time = 0;
   for (const Variant& v : kVariants) {
     if (v.bits != args.bits) continue;
+    if (plain && v.choice.on_sums) continue;  // never faster than folded scales
     // Each tile of tokens reads all codes again: of small ones, what the sweeps timed.
     if (v.choice.tokens <= 64 && args.m > 2 * v.choice.tokens) continue;
     // With one tile of tokens two of 128 rows take less, as sweeps say, where weights are plain.
@@ -291,14 +294,15 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   const Variant& v = *found;
   Card c;
   if (const cudaError_t e = card(c); e != cudaSuccess) return e;
-  const int tile_tokens = div_up(args.m, div_up(args.m, v.choice.tokens));
-  CUtensorMap map;
-  if (const cudaError_t e = describe_x(args, tile_tokens, map); e != cudaSuccess) return e;
 
   Work w{};
   describe_weight(args, w);
+  const Deal d = deal_of(args, v, choice.split, c.processors);
+  w.runs = d.runs;
   w.m = args.m;
-  w.tile_tokens = tile_tokens;
+  w.tile_tokens = div_up(args.m, d.runs.token_tiles);
+  CUtensorMap map;
+  if (const cudaError_t e = describe_x(args, w.tile_tokens, map); e != cudaSuccess) return e;
   w.scale_at_end = w.groups == 1 && !v.choice.on_sums;
   w.y = args.y;
   w.ldy = args.ldy;
@@ -306,8 +310,6 @@ cudaError_t launch_w4_wgmma(const W4Args& args, const W4Choice& choice) {
   w.y_in_octets =
       args.n % 8 == 0 && args.ldy % 8 == 0 && reinterpret_cast<uintptr_t>(args.y) % 16 == 0;
   w.partial = static_cast<float4*>(args.workspace);
-  const Deal d = deal_of(args, v, choice.split, c.processors);
-  w.runs = d.runs;
 
   const int most = c.shared - v.after_ring;
   w.stages = choice.stages > 0 ? choice.stages : kMostStages;

@@ -12,7 +12,7 @@ namespace nibble::kernels::cuda {
 // one.
 struct W4Choice {
   int rows = 128;        // 64, 128, 256
-  int tokens = 64;       // 32, 48, 64, 80, 96, 112, 128
+  int tokens = 64;       // of a tile, at most: 32 to 192
   bool on_sums = false;  // scales multiply f32 sums (groups of 128 n), else bf16 weights
   int split = 0;         // blocks for each tile; 0: equal runs of all work, one for each block
   int wide = 1;          // strips of 64 rows that a warpgroup has

@@ -2,7 +2,7 @@
 //
 // Weights are the A operand of wgmma, made in registers from codes that lie in the order of its
 // fragments; tokens are the B operand, in shared memory. A block computes tiles of 64 to 256 rows
-// x 32 to 128 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
+// x 32 to 192 tokens: warpgroups multiply, each 64 or 128 rows, and three warps of another copy
 // stages of 128 or 256 inputs (codes; scales and zeros; x) into a ring. Codes do not wait for the
 // kernel before this one in the stream; x does.
 //
@@ -150,6 +150,8 @@ class Producer {
     }
   }
 
+  // Nobody writes a stage's tokens from tile_tokens on: what lies there, whatever it is, is
+  // multiplied too, into sums of those tokens alone, which are not stored.
   __device__ void x() {
     const uint64_t policy = sm90::evict_last();
     const uint32_t bytes = S::kBlocks * w_.tile_tokens * (2 * kBlock);
@@ -230,6 +232,7 @@ struct Consumer {
   uint32_t to_free = 0;  // the barrier of the stage whose products may still run
 
   __device__ void release() {
+    __syncwarp();  // what every lane read comes before what one tells
     if (to_free != 0 && lane == 0) sm90::barrier_arrive(to_free);
     to_free = 0;
   }

@@ -30,15 +30,15 @@ struct Work {
   Runs runs;        // of steps: a stage's inputs, 128 for each slice
   Divisor by_group;
   int stages;
-  int tile_tokens;  // of a tile, but for the last: tokens are cut evenly
+  int tile_tokens;  // of a tile, but for the last, which may have fewer: tokens are cut evenly
   float4* partial;  // zeros where nothing waits to be added
   void* y;
   int64_t ldy;
 };
 
-// What a block computes at a time: kStrips x 64 rows, kTokens tokens. A warpgroup has kWide strips;
-// kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales multiply f32
-// sums, of weights that are codes.
+// What a block computes at a time: kStrips x 64 rows, up to kTokens tokens. A warpgroup has kWide
+// strips; kSlices warpgroups share them, each with 128 of a stage's inputs. kOnSums: scales
+// multiply f32 sums, of weights that are codes.
 template <int kTokens_, int kStrips_, int kWide_, int kSlices_, Weights kWeights_, int kBits_>
 struct Tile {
   static constexpr int kTokens = kTokens_;
