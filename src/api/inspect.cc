@@ -156,18 +156,19 @@ std::vector<std::string> memory_problems(const MemoryPlan& memory, const load::L
                                          const device::Hardware& hardware, int64_t ctx) {
   const uint64_t fixed = memory.weights + memory.other;
   const auto mib = [](uint64_t bytes) { return bytes >> 20; };
+  const auto mib_needed = [](uint64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; };
   if (!hardware.gpu) {
     if (fixed <= memory.available) return {};
-    return {fmt::format("the weights need {} MiB of memory and this machine has {} MiB", mib(fixed),
-                        mib(memory.available))};
+    return {fmt::format("the weights need {} MiB of memory and this machine has {} MiB",
+                        mib_needed(fixed), mib(memory.available))};
   }
   const device::Gpu& gpu = *hardware.gpu;
   const std::string found = fmt::format("{} of the {} MiB of {} are free", mib(memory.available),
                                         gpu.memory_bytes >> 20, gpu.name);
   if (fixed > memory.available) {
     const bool cpu_fits = fixed < static_cast<uint64_t>(hardware.memory_bytes);
-    return {fmt::format("the weights and the memory to work in need {} MiB, and {}{}", mib(fixed),
-                        found,
+    return {fmt::format("the weights and the memory to work in need {} MiB, and {}{}",
+                        mib_needed(fixed), found,
                         cpu_fits ? "; they fit into this machine's memory: --device cpu" : "")};
   }
   if (ctx <= 0 || memory.kv_at_ctx <= memory.available - fixed) return {};
@@ -183,7 +184,7 @@ std::vector<std::string> memory_problems(const MemoryPlan& memory, const load::L
   return {
       fmt::format("--ctx {}: the weights and the memory to work in need {} MiB, the keys and "
                   "values {} MiB, and {}; {}",
-                  ctx, mib(fixed), mib(memory.kv_at_ctx), found, fits)};
+                  ctx, mib_needed(fixed), mib_needed(memory.kv_at_ctx), found, fits)};
 }
 
 }  // namespace

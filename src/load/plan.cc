@@ -362,6 +362,7 @@ class Planner {
     if (any || !plan_.problems.empty()) return;
     if (options_.quantization.empty()) {
       if (!list_notes_.sentences().empty()) return;  // they say it
+      if (source_.where.empty()) return;             // no config claims another
       plan_.notes.push_back(fmt::format(
           "{} is of {}, but no layer is stored quantized: all are plain floats, and stay so",
           source_.where, plan_.scheme));

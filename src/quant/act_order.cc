@@ -57,14 +57,15 @@ Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups, bool 
   return {};
 }
 
-Result<void> check_group_order(std::span<const int32_t> g_idx, int64_t group) {
+Result<void> check_group_order(std::span<const int32_t> g_idx, int64_t group, bool slice) {
   if (group == 0) return {};
+  const int64_t first = slice && !g_idx.empty() ? g_idx[0] : 0;
   for (size_t k = 0; k < g_idx.size(); ++k) {
-    const int64_t expected = g_idx[0] + static_cast<int64_t>(k) / group;
+    const int64_t expected = first + static_cast<int64_t>(k) / group;
     if (g_idx[k] == expected) continue;
     return fail(ErrorCode::kCorrupt,
-                fmt::format("g_idx: input {} is in group {}, but desc_act is false, which means {}",
-                            k, g_idx[k], expected));
+                fmt::format("g_idx: input {} is in group {}, but without act-order that is {}", k,
+                            g_idx[k], expected));
   }
   return {};
 }

@@ -18,8 +18,8 @@ namespace nibble::quant {
 Result<void> sort_by_group(std::span<const int32_t> g_idx, int64_t groups, bool slice,
                            tensor::QuantizedWeight& weight);
 
-// Without act-order: g_idx must count up by one every `group` inputs (0: one group). It may begin
-// anywhere: a rank's slice does.
-Result<void> check_group_order(std::span<const int32_t> g_idx, int64_t group);
+// Without act-order: g_idx must count up by one every `group` inputs (0: one group), in a whole
+// layer from 0 on. A slice of the inputs may begin anywhere.
+Result<void> check_group_order(std::span<const int32_t> g_idx, int64_t group, bool slice);
 
 }  // namespace nibble::quant

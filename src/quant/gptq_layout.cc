@@ -115,7 +115,7 @@ class GptqMethod : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kGroupIndex, "g_idx", {out.k}));
     NIBBLE_ASSIGN(const std::vector<int32_t> g_idx, read_ints(*view, "g_idx"));
     return p_.desc_act ? sort_by_group(g_idx, groups, out.k != k_, out)
-                       : check_group_order(g_idx, p_.group);
+                       : check_group_order(g_idx, p_.group, out.k != k_);
   }
 
   // qweight -> (N, K) codes, columns in the order of the groups.

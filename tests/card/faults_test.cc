@@ -102,14 +102,14 @@ TEST_F(FakeCard, a_card_that_cannot_be_used_is_named_with_the_reason) {
 TEST_F(FakeCard, weights_that_do_not_fit_are_refused_before_they_are_read) {
   EXPECT_EQ(
       error_of_load("total=16384;free=300"),
-      "the weights and the memory to work in need 554 MiB, and 300 of the 16384 MiB of NVIDIA "
+      "the weights and the memory to work in need 555 MiB, and 300 of the 16384 MiB of NVIDIA "
       "Fake are free; they fit into this machine's memory: --device cpu");
 }
 
 TEST_F(FakeCard, a_context_that_does_not_fit_is_refused_with_those_that_do) {
   EXPECT_EQ(
       error_of_load("total=16384;free=700", 1 << 20),
-      "--ctx 1048576: the weights and the memory to work in need 554 MiB, the keys and values "
+      "--ctx 1048576: the weights and the memory to work in need 555 MiB, the keys and values "
       "256 MiB, and 700 of the 16384 MiB of NVIDIA Fake are free; 595200 tokens fit, "
       "1190656 with --kv-cache-dtype fp8_e4m3");
   is("total=16384;free=700");
@@ -122,7 +122,7 @@ TEST_F(FakeCard, a_context_that_does_not_fit_is_refused_with_those_that_do) {
   ASSERT_EQ(plan->problems.size(), 1u);
   EXPECT_EQ(
       plan->problems[0],
-      "--ctx 1048576: the weights and the memory to work in need 554 MiB, the keys and values "
+      "--ctx 1048576: the weights and the memory to work in need 555 MiB, the keys and values "
       "512 MiB, and 700 of the 16384 MiB of NVIDIA Fake are free; 297472 tokens fit, 595200 "
       "with --kv-cache-dtype f16, 1190656 with --kv-cache-dtype fp8_e4m3");
   options.ctx = 595200;

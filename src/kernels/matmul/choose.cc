@@ -105,8 +105,13 @@ tensor::ActivationFormat activation_for(const MatmulProblem& problem, const Matm
   return problem.activation;
 }
 
+// How far m is from the numbers of tokens that a kernel is for.
+int64_t tokens_from(const Kernel& kernel, int64_t m) {
+  return std::max({int64_t{0}, kernel.m_min - m, m - kernel.m_max});
+}
+
 // The kernels that fit and read one packing, cut into ranges of M: the first in the list whose
-// crossovers hold M, else the first at all. Every kernel can run every M.
+// crossovers hold M, else (--kernel) the nearest. Every kernel can run every M.
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
   std::set<int64_t> starts = {1};
   for (const Kernel* kernel : kernels) {
@@ -115,10 +120,9 @@ std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
   }
   std::vector<ChoiceRange> out;
   for (const int64_t m : starts) {
-    const auto it = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel* kernel) {
-      return m >= kernel->m_min && m <= kernel->m_max;
-    });
-    const Kernel* kernel = it == kernels.end() ? kernels.front() : *it;
+    const Kernel* kernel = *std::min_element(
+        kernels.begin(), kernels.end(),
+        [&](const Kernel* a, const Kernel* b) { return tokens_from(*a, m) < tokens_from(*b, m); });
     if (!out.empty() && out.back().kernel == kernel) continue;
     if (!out.empty()) out.back().m_max = m - 1;
     out.push_back({m, INT64_MAX, kernel});

@@ -75,6 +75,18 @@ TEST(cuda_tiles, other_cards_and_exact_products_have_the_reference) {
       "cuda: 1+ matvec_f32_any_f32_cuda 9+ matmul_bf16_any_f32_cuda");
 }
 
+TEST(cuda_tiles, tokens_that_no_kernel_of_a_glob_is_for_have_the_nearest) {
+  const auto of = [](const char* glob) {
+    return ranges(
+        choose({4096, 4096, kAsymmetric, {}}, with_card(gpu_h200()), {.kernel_glob = glob}));
+  };
+  EXPECT_EQ(of("*sm90"), "cuda_tiles: 1+ matvec_bf16_int_f32_sm90 17+ matmul_bf16_int_f32_sm90");
+  EXPECT_EQ(of("matmul_*sm90"), "cuda_tiles: 1+ matmul_bf16_int_f32_sm90");
+  EXPECT_EQ(of("matmul*"),
+            "cuda_tiles: 1+ matmul_bf16_any_f32_cuda 17+ matmul_bf16_int_f32_sm90 "
+            "4097+ matmul_bf16_any_f32_cuda");
+}
+
 TEST(cuda_tiles, what_tiles_do_not_hold_is_told) {
   EXPECT_EQ(tiles_refusal({.element = Element::kE2M1, .scaled = true, .group_k = 32}),
             "reads s2 to s8 and u2 to u4; the weight is e2m1");

@@ -111,8 +111,8 @@ TEST(compressed_tensors, act_order_is_in_weight_g_idx) {
   checkpoint.add<int32_t>(kModule + ".weight_g_idx", DType::kS32, {8}, {1, 0, 0, 1, 1, 0, 1, 0});
   EXPECT_EQ(
       message(load_layer(checkpoint, dictionary(R"("num_bits": 4, "group_size": 4)"), layer(2, 8))),
-      "weight_g_idx: input 1 is in group 0, but desc_act is false, which means 1; set "
-      "actorder to \"group\" if the inputs are scattered");
+      "weight_g_idx: input 0 is in group 1, but without act-order that is 0; set actorder to "
+      "\"group\" if the inputs are scattered");
   checkpoint.add<int32_t>(kModule + ".weight_g_idx", DType::kS32, {8}, {0, 0, 0, 0, 1, 1, 1, 2});
   EXPECT_EQ(message(load_layer(checkpoint, dictionary(weights), layer(2, 8))),
             "weight_g_idx: input 7 is in group 2, but there are groups 0 to 1");

@@ -201,7 +201,7 @@ class CompressedMethod : public LinearMethod {
     const bool unset = std::find(g_idx.begin(), g_idx.end(), -1) != g_idx.end();
     if (!f_.act_order) {
       if (unset) return {};
-      auto ok = check_group_order(g_idx, f_.group_k);
+      auto ok = check_group_order(g_idx, f_.group_k, out.k != k_);
       if (ok) return {};
       return fail(ErrorCode::kCorrupt,
                   fmt::format("weight_{}; set actorder to \"group\" if the inputs are scattered",

@@ -299,7 +299,11 @@ TEST(gptq, g_idx_must_fit_the_claimed_order) {
   Encoder e = small();
   e.g_idx[40] = 0;
   EXPECT_EQ(error_of(e.checkpoint(), e.config(), e.layer()),
-            "g_idx: input 40 is in group 0, but desc_act is false, which means 1");
+            "g_idx: input 40 is in group 0, but without act-order that is 1");
+  Encoder shifted = small();
+  for (int32_t& group : shifted.g_idx) group += 7;
+  EXPECT_EQ(error_of(shifted.checkpoint(), shifted.config(), shifted.layer()),
+            "g_idx: input 0 is in group 7, but without act-order that is 0");
   e.act_order = true;
   e.g_idx[40] = 2;
   EXPECT_EQ(error_of(e.checkpoint(), e.config(), e.layer()),
