@@ -291,6 +291,9 @@ class Planner {
       blamed_.push_back(declared.module + ".");
       return;
     }
+    if (!module->no_kernel.empty()) {
+      plan_.failed.emplace_back(declared.module, module->no_kernel);
+    }
     module->part = part;
     module->layer = layer;
     for (const PlannedTensor& t : module->tensors) {
@@ -506,8 +509,9 @@ class Planner {
       if (segments.find(fmt::format(".{}.", segment)) != segments.npos) return reason;
     }
     if (name.ends_with("._extra_state")) return "the state of another engine's kernels";
-    for (const char* buffer : {"rotary_emb.inv_freq", "rotary_emb.cos_cached",
-                               "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
+    for (const char* buffer :
+         {"embed_tokens.embed_scale", "rotary_emb.inv_freq", "rotary_emb.cos_cached",
+          "rotary_emb.sin_cached", "rotary_pos_emb.inv_freq"}) {
       if (name.ends_with(buffer)) return "a buffer that is computed from config.json";
     }
     for (const char* buffer :

@@ -46,6 +46,7 @@ struct PlannedModule {
   std::vector<PlannedTensor> tensors;
   kernels::MatmulProblem problem;
   kernels::Choice choice;
+  std::string no_kernel;  // why no kernel takes it: `choice` has refusals alone
   uint64_t bytes_disk = 0;
   uint64_t bytes_memory = 0;
 };
@@ -66,10 +67,11 @@ struct UnusedTensor {
 struct LoadPlan {
   base::Json config;  // with overrides; of a GGUF file, made from its metadata
   layers::DecoderSpec spec;
-  std::string scheme;                                       // the checkpoint's
-  std::string claims;                                       // what it says of itself, in a line
-  std::vector<PlannedModule> modules;                       // in the order a token meets them
-  std::vector<std::pair<std::string, std::string>> failed;  // modules left out, and why
+  std::string scheme;                  // the checkpoint's
+  std::string claims;                  // what it says of itself, in a line
+  std::vector<PlannedModule> modules;  // in the order a token meets them
+  // Modules left out of them or that no kernel takes, and why.
+  std::vector<std::pair<std::string, std::string>> failed;
   std::vector<PlannedVector> vectors;
   const tensor::TensorInfo* rope_factors = nullptr;  // GGUF's rope_freqs.weight
   CachePlan cache;

@@ -10,6 +10,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/test_files.h"
 #include "kernels/cuda/products.h"
+#include "kernels/matmul/kernel.h"
 #include "load/fill.h"
 #include "load/split.h"
 
@@ -285,6 +286,36 @@ TEST(plan, scales_of_a_whole_call_are_told) {
   EXPECT_EQ(p->plan.notes,
             Sentences{"the inputs of 2 layers are e4m3 tensor, which is found over all tokens that "
                       "are run together: the same text may give other numbers in other pieces"});
+}
+
+TEST(plan, buffers_that_the_config_determines_are_left_out) {
+  TempFolder folder;
+  auto tensors = tiny_llama();
+  tensors.push_back({"model.embed_tokens.embed_scale", {}, DType::kBF16});
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}, DType::kF32});
+  write(folder, config(), tensors);
+  auto p = planned(folder);
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_EQ(p->plan.problems, Sentences{});
+  ASSERT_EQ(p->plan.unused.size(), 2u);
+  for (const UnusedTensor& t : p->plan.unused) {
+    EXPECT_EQ(t.reason, "a buffer that is computed from config.json") << t.name;
+  }
+}
+
+TEST(plan, a_layer_that_no_kernel_takes_is_in_the_plan_with_every_refusal) {
+  TempFolder folder;
+  write(folder, config(), tiny_llama());
+  auto p = planned(folder, {.policy = {.kernel_glob = "matmul_s16*"}});
+  ASSERT_TRUE(p) << p.error().message;
+  EXPECT_FALSE(p->plan.problems.empty());
+  ASSERT_FALSE(p->plan.modules.empty());
+  for (const PlannedModule& module : p->plan.modules) {
+    EXPECT_TRUE(module.choice.ranges.empty());
+    EXPECT_EQ(module.choice.refusals.size(), kernels::all_kernels().size());
+    EXPECT_FALSE(module.no_kernel.empty());
+    EXPECT_GT(module.bytes_disk, 0u);
+  }
 }
 
 TEST(plan, tensors_of_no_elements_count_as_absent) {

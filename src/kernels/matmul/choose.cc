@@ -180,6 +180,28 @@ std::vector<std::string_view> kernel_names(std::string_view glob) {
   return out;
 }
 
+std::vector<const Kernel*> not_refused(std::span<const Kernel> list,
+                                       const std::vector<Refusal>& refusals) {
+  std::vector<const Kernel*> out;
+  for (const Kernel& kernel : list) {
+    const bool refused = std::any_of(refusals.begin(), refusals.end(),
+                                     [&](const Refusal& r) { return r.kernel == kernel.name; });
+    if (!refused) out.push_back(&kernel);
+  }
+  return out;
+}
+
+std::vector<Refusal> refusals(const MatmulProblem& problem, const device::Hardware& hardware,
+                              const MatmulPolicy& policy) {
+  if (hardware.gpu) return refusals_on_cuda(problem, *hardware.gpu, policy);
+  std::vector<Refusal> out;
+  for (const Kernel& kernel : kList) {
+    std::string why = refusal(kernel, problem, hardware, policy);
+    if (!why.empty()) out.push_back({kernel.name, std::move(why)});
+  }
+  return out;
+}
+
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy) {
   if (problem.n < 1 || problem.k < 1) {
@@ -187,16 +209,8 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
                 fmt::format("a weight of {} x {} has no elements", problem.n, problem.k));
   }
   if (hardware.gpu) return choose_for_cuda(problem, *hardware.gpu, policy);
-  std::vector<Refusal> refusals;
-  std::vector<const Kernel*> fitting;
-  for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, problem, hardware, policy);
-    if (why.empty()) {
-      fitting.push_back(&kernel);
-    } else {
-      refusals.push_back({kernel.name, std::move(why)});
-    }
-  }
+  std::vector<Refusal> refused = refusals(problem, hardware, policy);
+  const std::vector<const Kernel*> fitting = not_refused(kList, refused);
   if (!fitting.empty()) {
     std::vector<const Kernel*> same;
     for (const Kernel* kernel : fitting) {
@@ -208,18 +222,18 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
     out.activation = activation_for(problem, policy);
     const Kernel* last = nullptr;
     for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
-    for (Refusal& refused : refusals) {
+    for (Refusal& each : refused) {
       const auto* it = std::find_if(std::begin(kList), std::end(kList), [&](const Kernel& kernel) {
-        return kernel.name == refused.kernel;
+        return kernel.name == each.kernel;
       });
-      if (it < last) out.refusals.push_back(std::move(refused));
+      if (it < last) out.refusals.push_back(std::move(each));
     }
     return out;
   }
   return fail(
       ErrorCode::kUnsupported,
       fmt::format("no kernel multiplies a {} weight of {} x {} here: {}",
-                  tensor::to_string(problem.weight), problem.n, problem.k, joined(refusals)));
+                  tensor::to_string(problem.weight), problem.n, problem.k, joined(refused)));
 }
 
 }  // namespace nibble::kernels

@@ -281,18 +281,21 @@ int64_t cuda_workspace_bytes() {
   return kPanelMost + kOfCublas;
 }
 
+std::vector<Refusal> refusals_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                                      const MatmulPolicy& policy) {
+  std::vector<Refusal> out;
+  for (const Kernel& kernel : kList) {
+    std::string why = refusal(kernel, problem, gpu, policy);
+    if (!why.empty()) out.push_back({kernel.name, std::move(why)});
+  }
+  return out;
+}
+
 Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
                                const MatmulPolicy& policy) {
   Choice out;
-  std::vector<const Kernel*> fitting;
-  for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, problem, gpu, policy);
-    if (why.empty()) {
-      fitting.push_back(&kernel);
-    } else {
-      out.refusals.push_back({kernel.name, std::move(why)});
-    }
-  }
+  out.refusals = refusals_on_cuda(problem, gpu, policy);
+  std::vector<const Kernel*> fitting = not_refused(kList, out.refusals);
   if (fitting.empty()) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("no kernel multiplies a {} weight of {} x {} on {}: {}",

@@ -67,9 +67,13 @@ bool multiplies_codes(const Choice& choice);  // for some number of tokens
 // choose() for a machine with a card.
 Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
                                const MatmulPolicy& policy);
+std::vector<Refusal> refusals_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                                      const MatmulPolicy& policy);
 bool glob_matches(std::string_view glob, std::string_view text);
 tensor::ActivationFormat activation_for(const MatmulProblem& problem, const MatmulPolicy& policy);
 std::string joined(const std::vector<Refusal>& refusals);
+std::vector<const Kernel*> not_refused(std::span<const Kernel> list,
+                                       const std::vector<Refusal>& refusals);
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels);
 
 const Kernel& kernel_for(const Choice& choice, int64_t m);

@@ -75,6 +75,10 @@ std::vector<std::string_view> kernel_names(std::string_view glob);
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy);
 
+// Why each kernel that does not take the problem does not.
+std::vector<Refusal> refusals(const MatmulProblem& problem, const device::Hardware& hardware,
+                              const MatmulPolicy& policy);
+
 // Bytes that pack() will allocate for this problem.
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice);
 
