@@ -77,7 +77,7 @@ Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions&
   const bool there = cards && static_cast<size_t>(*asked) < cards->size();
   if (there) {
     out.plan.hardware.gpu = (*cards)[static_cast<size_t>(*asked)];
-  } else if (!for_run) {
+  } else if (!for_run && (!cards || cards->empty())) {
     out.plan.hardware.gpu = device::gpu_h200();
   } else if (!cards) {
     return fail(cards.error().code,

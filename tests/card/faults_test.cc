@@ -93,6 +93,24 @@ TEST_F(FakeCard, an_old_card_is_refused_for_a_plan_too_and_left_alone_unless_ask
       << on_card->hardware;
 }
 
+// Nor does a plan for it answer for another card.
+TEST_F(FakeCard, a_card_beyond_the_last_is_refused_for_a_plan_too) {
+  is("");
+  Options options;
+  options.device = "cuda:1";
+  const std::string wanted = "--device cuda:1: the last card of this machine is cuda:0";
+  const auto plan = inspect(kModel, options);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().message, wanted);
+  const auto model = Model::load(kModel, options);
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().message, wanted);
+  is("cards=0");
+  const auto other = inspect(kModel, options);
+  ASSERT_TRUE(other) << other.error().message;
+  EXPECT_NE(other->hardware.find("asked about"), std::string::npos) << other->hardware;
+}
+
 TEST_F(FakeCard, a_card_that_cannot_be_used_is_named_with_the_reason) {
   EXPECT_EQ(error_of_load("busy=out of memory"),
             "--device cuda: NVIDIA Fake cannot be used: out of memory; --device cpu does without "
