@@ -81,6 +81,12 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
   return "";
 }
 
+Judged judged_here(const MatmulProblem& problem, const device::Hardware& hardware,
+                   const MatmulPolicy& policy) {
+  return judged(kList,
+                [&](const Kernel& kernel) { return refusal(kernel, problem, hardware, policy); });
+}
+
 }  // namespace
 
 // --activation-dtype is about the layers whose weights are quantized.
@@ -180,26 +186,10 @@ std::vector<std::string_view> kernel_names(std::string_view glob) {
   return out;
 }
 
-std::vector<const Kernel*> not_refused(std::span<const Kernel> list,
-                                       const std::vector<Refusal>& refusals) {
-  std::vector<const Kernel*> out;
-  for (const Kernel& kernel : list) {
-    const bool refused = std::any_of(refusals.begin(), refusals.end(),
-                                     [&](const Refusal& r) { return r.kernel == kernel.name; });
-    if (!refused) out.push_back(&kernel);
-  }
-  return out;
-}
-
 std::vector<Refusal> refusals(const MatmulProblem& problem, const device::Hardware& hardware,
                               const MatmulPolicy& policy) {
-  if (hardware.gpu) return refusals_on_cuda(problem, *hardware.gpu, policy);
-  std::vector<Refusal> out;
-  for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, problem, hardware, policy);
-    if (!why.empty()) out.push_back({kernel.name, std::move(why)});
-  }
-  return out;
+  return hardware.gpu ? judged_on_cuda(problem, *hardware.gpu, policy).refusals
+                      : judged_here(problem, hardware, policy).refusals;
 }
 
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
@@ -209,8 +199,7 @@ Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hard
                 fmt::format("a weight of {} x {} has no elements", problem.n, problem.k));
   }
   if (hardware.gpu) return choose_for_cuda(problem, *hardware.gpu, policy);
-  std::vector<Refusal> refused = refusals(problem, hardware, policy);
-  const std::vector<const Kernel*> fitting = not_refused(kList, refused);
+  auto [fitting, refused] = judged_here(problem, hardware, policy);
   if (!fitting.empty()) {
     std::vector<const Kernel*> same;
     for (const Kernel* kernel : fitting) {

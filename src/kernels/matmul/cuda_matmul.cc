@@ -281,21 +281,16 @@ int64_t cuda_workspace_bytes() {
   return kPanelMost + kOfCublas;
 }
 
-std::vector<Refusal> refusals_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
-                                      const MatmulPolicy& policy) {
-  std::vector<Refusal> out;
-  for (const Kernel& kernel : kList) {
-    std::string why = refusal(kernel, problem, gpu, policy);
-    if (!why.empty()) out.push_back({kernel.name, std::move(why)});
-  }
-  return out;
+Judged judged_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                      const MatmulPolicy& policy) {
+  return judged(kList, [&](const Kernel& kernel) { return refusal(kernel, problem, gpu, policy); });
 }
 
 Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
                                const MatmulPolicy& policy) {
   Choice out;
-  out.refusals = refusals_on_cuda(problem, gpu, policy);
-  std::vector<const Kernel*> fitting = not_refused(kList, out.refusals);
+  auto [fitting, refusals] = judged_on_cuda(problem, gpu, policy);
+  out.refusals = std::move(refusals);
   if (fitting.empty()) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("no kernel multiplies a {} weight of {} x {} on {}: {}",

@@ -67,13 +67,31 @@ bool multiplies_codes(const Choice& choice);  // for some number of tokens
 // choose() for a machine with a card.
 Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
                                const MatmulPolicy& policy);
-std::vector<Refusal> refusals_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
-                                      const MatmulPolicy& policy);
 bool glob_matches(std::string_view glob, std::string_view text);
 tensor::ActivationFormat activation_for(const MatmulProblem& problem, const MatmulPolicy& policy);
 std::string joined(const std::vector<Refusal>& refusals);
-std::vector<const Kernel*> not_refused(std::span<const Kernel> list,
-                                       const std::vector<Refusal>& refusals);
+
+struct Judged {
+  std::vector<const Kernel*> fitting;
+  std::vector<Refusal> refusals;
+};
+// The kernels of a list, by why(kernel): "" where it fits.
+template <class Why>
+Judged judged(std::span<const Kernel> list, const Why& why) {
+  Judged out;
+  for (const Kernel& kernel : list) {
+    std::string refused = why(kernel);
+    if (refused.empty()) {
+      out.fitting.push_back(&kernel);
+    } else {
+      out.refusals.push_back({kernel.name, std::move(refused)});
+    }
+  }
+  return out;
+}
+Judged judged_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                      const MatmulPolicy& policy);
+
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels);
 
 const Kernel& kernel_for(const Choice& choice, int64_t m);
