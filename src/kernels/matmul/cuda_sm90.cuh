@@ -220,136 +220,76 @@ __device__ inline void keep(float (&d)[kCount]) {
 #define NIBBLE_D8(d, i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
   "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define NIBBLE_D32(d, i) NIBBLE_D8(d, i), NIBBLE_D8(d, i + 8), NIBBLE_D8(d, i + 16), NIBBLE_D8(d, i + 24)
+#define NIBBLE_D16(d) NIBBLE_D8(d, 0), NIBBLE_D8(d, 8)
+#define NIBBLE_D24(d) NIBBLE_D16(d), NIBBLE_D8(d, 16)
+#define NIBBLE_D32(d) NIBBLE_D24(d), NIBBLE_D8(d, 24)
+#define NIBBLE_D40(d) NIBBLE_D32(d), NIBBLE_D8(d, 32)
+#define NIBBLE_D48(d) NIBBLE_D40(d), NIBBLE_D8(d, 40)
+#define NIBBLE_D56(d) NIBBLE_D48(d), NIBBLE_D8(d, 48)
+#define NIBBLE_D64(d) NIBBLE_D56(d), NIBBLE_D8(d, 56)
+#define NIBBLE_D72(d) NIBBLE_D64(d), NIBBLE_D8(d, 64)
+#define NIBBLE_D80(d) NIBBLE_D72(d), NIBBLE_D8(d, 72)
+#define NIBBLE_D88(d) NIBBLE_D80(d), NIBBLE_D8(d, 80)
+#define NIBBLE_D96(d) NIBBLE_D88(d), NIBBLE_D8(d, 88)
+#define NIBBLE_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NIBBLE_NAMES24 NIBBLE_NAMES16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NIBBLE_NAMES32 NIBBLE_NAMES24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define NIBBLE_NAMES40 NIBBLE_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NIBBLE_NAMES48 NIBBLE_NAMES40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NIBBLE_NAMES56 NIBBLE_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NIBBLE_NAMES64 NIBBLE_NAMES56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NIBBLE_NAMES72 NIBBLE_NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NIBBLE_NAMES80 NIBBLE_NAMES72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NIBBLE_NAMES88 NIBBLE_NAMES80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define NIBBLE_NAMES96 NIBBLE_NAMES88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 
-__device__ inline void wgmma(float (&d)[16], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %21, 0;\nmov.b64 t, {%20, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
+// Sums of a thread, tokens, and the numbers of the operands after the sums: a's, b's and add's.
+#define NIBBLE_WGMMA(sums, tokens, a0, a1, a2, a3, at_b, at_add)                                    \
+  __device__ inline void wgmma(float (&d)[sums], const uint32_t (&a)[4], uint32_t b, int add) {     \
+    asm volatile(                                                                                   \
+        "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %" #at_add ", 0;\nmov.b64 t, {%" #at_b ", " \
+        NIBBLE_TILE_HIGH "};\nwgmma.mma_async.sync.aligned.m64n" #tokens "k16.f32.bf16.bf16 {"      \
+        NIBBLE_NAMES##sums "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, t, p, 1, 1, 0;\n}"         \
+        : NIBBLE_D##sums(d)                                                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));                            \
+  }
 
-__device__ inline void wgmma(float (&d)[24], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %29, 0;\nmov.b64 t, {%28, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23}, "
-      "{%24, %25, %26, %27}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8), NIBBLE_D8(d, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[32], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %37, 0;\nmov.b64 t, {%36, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[40], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %45, 0;\nmov.b64 t, {%44, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39}, "
-      "{%40, %41, %42, %43}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D8(d, 32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[48], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %53, 0;\nmov.b64 t, {%52, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-      "{%48, %49, %50, %51}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D8(d, 0), NIBBLE_D8(d, 8), NIBBLE_D8(d, 16), NIBBLE_D8(d, 24), NIBBLE_D8(d, 32), NIBBLE_D8(d, 40)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[56], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %61, 0;\nmov.b64 t, {%60, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55}, "
-      "{%56, %57, %58, %59}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D8(d, 32), NIBBLE_D8(d, 40), NIBBLE_D8(d, 48)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[64], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %69, 0;\nmov.b64 t, {%68, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[72], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %77, 0;\nmov.b64 t, {%76, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71}, "
-      "{%72, %73, %74, %75}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32), NIBBLE_D8(d, 64)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[80], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %85, 0;\nmov.b64 t, {%84, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, "
-      "{%80, %81, %82, %83}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32), NIBBLE_D8(d, 64), NIBBLE_D8(d, 72)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
-
-__device__ inline void wgmma(float (&d)[96], const uint32_t (&a)[4], uint32_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.b32 p, %101, 0;\nmov.b64 t, {%100, " NIBBLE_TILE_HIGH "};\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-      "{%96, %97, %98, %99}, t, p, 1, 1, 0;\n}"
-      : NIBBLE_D32(d, 0), NIBBLE_D32(d, 32), NIBBLE_D32(d, 64)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
-}
+NIBBLE_WGMMA(16, 32, 16, 17, 18, 19, 20, 21)
+NIBBLE_WGMMA(24, 48, 24, 25, 26, 27, 28, 29)
+NIBBLE_WGMMA(32, 64, 32, 33, 34, 35, 36, 37)
+NIBBLE_WGMMA(40, 80, 40, 41, 42, 43, 44, 45)
+NIBBLE_WGMMA(48, 96, 48, 49, 50, 51, 52, 53)
+NIBBLE_WGMMA(56, 112, 56, 57, 58, 59, 60, 61)
+NIBBLE_WGMMA(64, 128, 64, 65, 66, 67, 68, 69)
+NIBBLE_WGMMA(72, 144, 72, 73, 74, 75, 76, 77)
+NIBBLE_WGMMA(80, 160, 80, 81, 82, 83, 84, 85)
+NIBBLE_WGMMA(96, 192, 96, 97, 98, 99, 100, 101)
 
 #undef NIBBLE_TILE_HIGH
-#undef NIBBLE_D32
+#undef NIBBLE_WGMMA
 #undef NIBBLE_D8
+#undef NIBBLE_D16
+#undef NIBBLE_NAMES16
+#undef NIBBLE_D24
+#undef NIBBLE_NAMES24
+#undef NIBBLE_D32
+#undef NIBBLE_NAMES32
+#undef NIBBLE_D40
+#undef NIBBLE_NAMES40
+#undef NIBBLE_D48
+#undef NIBBLE_NAMES48
+#undef NIBBLE_D56
+#undef NIBBLE_NAMES56
+#undef NIBBLE_D64
+#undef NIBBLE_NAMES64
+#undef NIBBLE_D72
+#undef NIBBLE_NAMES72
+#undef NIBBLE_D80
+#undef NIBBLE_NAMES80
+#undef NIBBLE_D88
+#undef NIBBLE_NAMES88
+#undef NIBBLE_D96
+#undef NIBBLE_NAMES96
 // clang-format on
 
 #endif
