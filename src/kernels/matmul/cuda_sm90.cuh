@@ -226,6 +226,7 @@ __device__ inline void keep(float (&d)[kCount]) {
 #define NIBBLE_D40(d) NIBBLE_D32(d), NIBBLE_D8(d, 32)
 #define NIBBLE_D48(d) NIBBLE_D40(d), NIBBLE_D8(d, 40)
 #define NIBBLE_D56(d) NIBBLE_D48(d), NIBBLE_D8(d, 48)
+#define NIBBLE_D60(d) NIBBLE_D56(d), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
 #define NIBBLE_D64(d) NIBBLE_D56(d), NIBBLE_D8(d, 56)
 #define NIBBLE_D72(d) NIBBLE_D64(d), NIBBLE_D8(d, 64)
 #define NIBBLE_D80(d) NIBBLE_D72(d), NIBBLE_D8(d, 72)
@@ -237,6 +238,7 @@ __device__ inline void keep(float (&d)[kCount]) {
 #define NIBBLE_NAMES40 NIBBLE_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NIBBLE_NAMES48 NIBBLE_NAMES40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NIBBLE_NAMES56 NIBBLE_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NIBBLE_NAMES60 NIBBLE_NAMES56 ", %56, %57, %58, %59"
 #define NIBBLE_NAMES64 NIBBLE_NAMES56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define NIBBLE_NAMES72 NIBBLE_NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define NIBBLE_NAMES80 NIBBLE_NAMES72 ", %72, %73, %74, %75, %76, %77, %78, %79"
@@ -260,6 +262,7 @@ NIBBLE_WGMMA(32, 64, 32, 33, 34, 35, 36, 37)
 NIBBLE_WGMMA(40, 80, 40, 41, 42, 43, 44, 45)
 NIBBLE_WGMMA(48, 96, 48, 49, 50, 51, 52, 53)
 NIBBLE_WGMMA(56, 112, 56, 57, 58, 59, 60, 61)
+NIBBLE_WGMMA(60, 120, 60, 61, 62, 63, 64, 65)
 NIBBLE_WGMMA(64, 128, 64, 65, 66, 67, 68, 69)
 NIBBLE_WGMMA(72, 144, 72, 73, 74, 75, 76, 77)
 NIBBLE_WGMMA(80, 160, 80, 81, 82, 83, 84, 85)
@@ -280,6 +283,8 @@ NIBBLE_WGMMA(96, 192, 96, 97, 98, 99, 100, 101)
 #undef NIBBLE_NAMES48
 #undef NIBBLE_D56
 #undef NIBBLE_NAMES56
+#undef NIBBLE_D60
+#undef NIBBLE_NAMES60
 #undef NIBBLE_D64
 #undef NIBBLE_NAMES64
 #undef NIBBLE_D72

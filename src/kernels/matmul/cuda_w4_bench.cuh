@@ -48,7 +48,7 @@ inline std::string name(const W4Choice& c) {
 inline std::vector<W4Choice> tiles() {
   std::vector<W4Choice> out;
   for (const int rows : {64, 128, 256})
-    for (const int tokens : {32, 48, 64, 80, 96, 112, 128, 144, 160, 192})
+    for (const int tokens : {32, 48, 64, 80, 96, 112, 120, 128, 144, 160, 192})
       for (const bool sums : {true, false})
         for (const int wide : {1, 2})
           for (const int slices : {1, 2}) out.push_back({rows, tokens, sums, 0, wide, slices});

@@ -50,16 +50,18 @@ __device__ void store_octets(const Work& w, uint32_t turn, int row, int token, i
 #pragma unroll
   for (int j = 0; j < kCount; j += 8) {
     const uint32_t buffer = j / 8 % 2 * 512;
-    uint32_t pairs[4];
+    uint32_t pairs[4] = {};
+    const int octets = min((kCount - j) / 4, 2);  // of tokens
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 2 * octets; ++i) {
       const __nv_bfloat162 two = __floats2bfloat162_rn(d[j + 2 * i], d[j + 2 * i + 1]);
       pairs[i] = *reinterpret_cast<const uint32_t*>(&two);
     }
     sm90::store_matrices_turned(put_at + buffer, pairs);
     __syncwarp();  // nor does anybody read what the next but one overwrites
     const uint4 v = sm90::load_shared(take_at + buffer);
-    if (is_row && token + j * 2 < end) *reinterpret_cast<uint4*>(to) = v;
+    const bool is_token = token + j * 2 < end && (octets == 2 || lane < 16);
+    if (is_row && is_token) *reinterpret_cast<uint4*>(to) = v;
     to += 16 * w.ldy;
   }
   __syncwarp();
@@ -83,10 +85,13 @@ template <class S>
 struct Sums {
   static constexpr int kCount = S::kCount;
 
-  // A tile's sums are finished in pieces: a warp's, of one strip and 32 (or 16) tokens. Slices have
-  // every second one, sharers of a tile some of them each; the others' sums of these are left for
-  // them in the workspace.
-  static constexpr int kPieceQuads = kCount % 16 == 0 && kCount * S::kWide >= 32 ? 4 : 2;
+  // A tile's sums are finished in pieces: a warp's, of one strip and 32, 16 or 24 tokens. Slices
+  // have every second one, sharers of a tile some of them each; the others' sums of these are left
+  // for them in the workspace.
+  static constexpr int kPieceQuads = kCount % 16 == 0 && kCount * S::kWide >= 32 ? 4
+                                     : kCount % 8 == 0                           ? 2
+                                                                                 : 3;
+  static_assert(kCount % (4 * kPieceQuads) == 0);
   static constexpr int kPiece = 4 * kPieceQuads;
   static constexpr int kPieces = kCount / kPiece;     // of a strip
   static constexpr int kOfWarp = S::kWide * kPieces;  // of a warp

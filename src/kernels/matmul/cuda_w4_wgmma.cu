@@ -78,6 +78,8 @@ constexpr Variant kVariants[] = {
     variant<256, 96, 1, 1, false>(1.060, 1.168),
     variant<128, 112, 1, 1, false>(0.659, 0.731),
     variant<256, 112, 1, 1, false>(1.177, 1.274),
+    variant<128, 120, 1, 1, false>(0.684, 0.750),
+    variant<256, 120, 1, 1, false>(1.255, 1.370),
     variant<128, 128, 1, 1, false>(0.708, 0.756),
     variant<128, 144, 1, 1, false>(0.808, 0.809),
     variant<128, 160, 1, 1, false>(0.885, 0.890),
