@@ -238,8 +238,7 @@ __device__ void consume(const Work& w, const Place& place, const Barriers& bars,
         }
       }
       x_at += S::kSplit * kUnit * 2;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(bars.empty + 8 * slot);
+      barrier_arrive(bars.empty + 8 * slot);
       if (++slot == w.stages) slot = 0, parity ^= 1;
     }
     barrier_wait(bars.sums_read, (strip - place.first) % 2 ^ 1);
@@ -298,9 +297,9 @@ __global__ void __launch_bounds__(S::kThreads, 1) few_tokens(const __grid_consta
     if (elect()) {
       for (int i = 0; i < w.stages; ++i) {
         barrier_init(bars.full + 8 * i, 1);
-        barrier_init(bars.empty + 8 * i, S::kWarps);
+        barrier_init(bars.empty + 8 * i, S::kConsumers);
       }
-      barrier_init(bars.sums_read, S::kReducers / 32);
+      barrier_init(bars.sums_read, S::kReducers);
       for (int i = 0; i < kExchanges; ++i) barrier_init(bars.received + 8 * i, 1);
       barrier_inits_done();
     }

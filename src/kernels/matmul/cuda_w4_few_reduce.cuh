@@ -119,10 +119,7 @@ struct Reduction {
   __device__ float* part_of(int n, int source, int token) const {
     return exchange + ((n % kExchanges * w.ranks + source) * w.m + token) * rows_mine;
   }
-  __device__ void sums_are_read() const {
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(bars.sums_read);
-  }
+  __device__ void sums_are_read() const { barrier_arrive(bars.sums_read); }
 
   __device__ int items() const { return rows_mine / 4 * w.m; }
   // Before the sums of strip n are there: what this rank will get of them.
