@@ -244,16 +244,22 @@ Result<std::vector<KernelBenchRow>> bench_kernels(const Options& options,
   };
   constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096}, {14336, 4096}};
   std::vector<KernelBenchRow> rows;
+  std::optional<Error> refused;
   for (const tensor::WeightFormat& format : formats) {
     for (const auto& [n, k] : kShapes) {
-      NIBBLE_ASSIGN(const kernels::Choice choice,
-                    kernels::choose({n, k, format, {}}, parsed.plan.hardware, parsed.plan.policy));
+      const auto choice =
+          kernels::choose({n, k, format, {}}, parsed.plan.hardware, parsed.plan.policy);
+      if (!choice) {  // --kernel or --isa leaves it out
+        refused = choice.error();
+        continue;
+      }
       NIBBLE_ASSIGN(const tensor::QuantizedWeight weight, load::dummy_weight(format, n, k, 1));
       NIBBLE_ASSIGN(const std::vector<kernels::PackedWeight> copies,
-                    packed_copies(stream, parsed.plan.hardware, weight, choice));
+                    packed_copies(stream, parsed.plan.hardware, weight, *choice));
       for (int64_t m : {1, 8, 64, 512}) rows.push_back(kernel_row(stream, copies, machine, m));
     }
   }
+  if (rows.empty() && refused) return fail(*refused);
   return rows;
 } catch (const std::bad_alloc& error) {
   return api::out_of_memory(error, "");
