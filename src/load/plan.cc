@@ -291,8 +291,9 @@ class Planner {
       blamed_.push_back(declared.module + ".");
       return;
     }
-    if (!module->no_kernel.empty()) {
-      plan_.failed.emplace_back(declared.module, module->no_kernel);
+    if (module->choice.ranges.empty()) {
+      plan_.failed.emplace_back(
+          declared.module, kernels::none_takes(module->problem, options_.hardware, module->choice));
     }
     module->part = part;
     module->layer = layer;

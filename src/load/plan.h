@@ -45,8 +45,7 @@ struct PlannedModule {
   std::unique_ptr<quant::LinearMethod> method;
   std::vector<PlannedTensor> tensors;
   kernels::MatmulProblem problem;
-  kernels::Choice choice;
-  std::string no_kernel;  // why no kernel takes it: `choice` has refusals alone
+  kernels::Choice choice;  // no ranges: no kernel takes it, and LoadPlan::failed says why
   uint64_t bytes_disk = 0;
   uint64_t bytes_memory = 0;
 };

@@ -74,14 +74,8 @@ Result<PlannedModule> plan_module(const quant::LinearLayer& layer,
     out.tensors.push_back({std::move(spec), info});
   }
   out.problem = {layer.n, layer.k, out.method->weight_format(), out.method->activation_format()};
-  auto choice = kernels::choose(out.problem, options.hardware, options.policy);
-  if (!choice) {
-    out.choice.activation = out.problem.activation;
-    out.choice.refusals = kernels::refusals(out.problem, options.hardware, options.policy);
-    out.no_kernel = choice.error().message;
-    return out;
-  }
-  out.choice = std::move(*choice);
+  out.choice = kernels::judge(out.problem, options.hardware, options.policy);
+  if (out.choice.ranges.empty()) return out;
   out.bytes_memory = static_cast<uint64_t>(kernels::packed_bytes(out.problem, out.choice)) +
                      (layer.bias ? static_cast<uint64_t>(layer.n) * sizeof(float) : 0);
   return out;

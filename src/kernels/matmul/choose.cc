@@ -81,10 +81,24 @@ std::string refusal(const Kernel& kernel, const MatmulProblem& problem,
   return "";
 }
 
-Judged judged_here(const MatmulProblem& problem, const device::Hardware& hardware,
-                   const MatmulPolicy& policy) {
-  return judged(kList,
-                [&](const Kernel& kernel) { return refusal(kernel, problem, hardware, policy); });
+// "matvec_a and 3 more: needs avx512; this machine has avx2; matmul_b: ...": each reason once.
+std::string joined(const std::vector<Refusal>& refusals) {
+  std::vector<std::pair<const Refusal*, int>> reasons;  // the first of each, and how many more
+  for (const Refusal& each : refusals) {
+    const auto it = std::find_if(reasons.begin(), reasons.end(),
+                                 [&](const auto& r) { return r.first->why == each.why; });
+    if (it == reasons.end()) {
+      reasons.emplace_back(&each, 0);
+    } else {
+      ++it->second;
+    }
+  }
+  std::string all;
+  for (const auto& [first, more] : reasons) {
+    all += fmt::format("{}{}{}: {}", all.empty() ? "" : "; ", first->kernel,
+                       more == 0 ? "" : fmt::format(" and {} more", more), first->why);
+  }
+  return all;
 }
 
 }  // namespace
@@ -136,26 +150,6 @@ std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels) {
   return out;
 }
 
-// "matvec_a and 3 more: needs avx512; this machine has avx2; matmul_b: ...": each reason once.
-std::string joined(const std::vector<Refusal>& refusals) {
-  std::vector<std::pair<const Refusal*, int>> reasons;  // the first of each, and how many more
-  for (const Refusal& each : refusals) {
-    const auto it = std::find_if(reasons.begin(), reasons.end(),
-                                 [&](const auto& r) { return r.first->why == each.why; });
-    if (it == reasons.end()) {
-      reasons.emplace_back(&each, 0);
-    } else {
-      ++it->second;
-    }
-  }
-  std::string all;
-  for (const auto& [first, more] : reasons) {
-    all += fmt::format("{}{}{}: {}", all.empty() ? "" : "; ", first->kernel,
-                       more == 0 ? "" : fmt::format(" and {} more", more), first->why);
-  }
-  return all;
-}
-
 bool reads(const Kernel& kernel, tensor::Element element) {
   using tensor::Element;
   switch (kernel.reads) {
@@ -186,43 +180,48 @@ std::vector<std::string_view> kernel_names(std::string_view glob) {
   return out;
 }
 
-std::vector<Refusal> refusals(const MatmulProblem& problem, const device::Hardware& hardware,
-                              const MatmulPolicy& policy) {
-  return hardware.gpu ? judged_on_cuda(problem, *hardware.gpu, policy).refusals
-                      : judged_here(problem, hardware, policy).refusals;
+Choice judge(const MatmulProblem& problem, const device::Hardware& hardware,
+             const MatmulPolicy& policy) {
+  Choice out;
+  out.activation = problem.activation;
+  if (problem.n < 1 || problem.k < 1) return out;
+  if (hardware.gpu) return judge_for_cuda(problem, *hardware.gpu, policy);
+  auto [fitting, refused] = judged(
+      kList, [&](const Kernel& kernel) { return refusal(kernel, problem, hardware, policy); });
+  out.refusals = std::move(refused);
+  if (fitting.empty()) return out;
+  std::vector<const Kernel*> same;
+  for (const Kernel* kernel : fitting) {
+    if (kernel->packing == fitting.front()->packing) same.push_back(kernel);
+  }
+  out.packing = name(same.front()->packing);
+  out.ranges = ranges_of(same);
+  out.activation = activation_for(problem, policy);
+  const Kernel* last = nullptr;
+  for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
+  std::erase_if(out.refusals, [&](const Refusal& r) {
+    return std::none_of(kList, last, [&](const Kernel& k) { return r.kernel == k.name; });
+  });
+  return out;
+}
+
+std::string none_takes(const MatmulProblem& problem, const device::Hardware& hardware,
+                       const Choice& judged) {
+  if (problem.n < 1 || problem.k < 1) {
+    return fmt::format("a weight of {} x {} has no elements", problem.n, problem.k);
+  }
+  return fmt::format("no kernel multiplies a {} weight of {} x {} {}: {}",
+                     tensor::to_string(problem.weight), problem.n, problem.k,
+                     hardware.gpu ? "on " + hardware.gpu->name : "here", joined(judged.refusals));
 }
 
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy) {
-  if (problem.n < 1 || problem.k < 1) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("a weight of {} x {} has no elements", problem.n, problem.k));
+  Choice out = judge(problem, hardware, policy);
+  if (out.ranges.empty()) {
+    return fail(ErrorCode::kUnsupported, none_takes(problem, hardware, out));
   }
-  if (hardware.gpu) return choose_for_cuda(problem, *hardware.gpu, policy);
-  auto [fitting, refused] = judged_here(problem, hardware, policy);
-  if (!fitting.empty()) {
-    std::vector<const Kernel*> same;
-    for (const Kernel* kernel : fitting) {
-      if (kernel->packing == fitting.front()->packing) same.push_back(kernel);
-    }
-    Choice out;
-    out.packing = name(same.front()->packing);
-    out.ranges = ranges_of(same);
-    out.activation = activation_for(problem, policy);
-    const Kernel* last = nullptr;
-    for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
-    for (Refusal& each : refused) {
-      const auto* it = std::find_if(std::begin(kList), std::end(kList), [&](const Kernel& kernel) {
-        return kernel.name == each.kernel;
-      });
-      if (it < last) out.refusals.push_back(std::move(each));
-    }
-    return out;
-  }
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("no kernel multiplies a {} weight of {} x {} here: {}",
-                  tensor::to_string(problem.weight), problem.n, problem.k, joined(refused)));
+  return out;
 }
 
 }  // namespace nibble::kernels

@@ -281,25 +281,18 @@ int64_t cuda_workspace_bytes() {
   return kPanelMost + kOfCublas;
 }
 
-Judged judged_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+Choice judge_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
                       const MatmulPolicy& policy) {
-  return judged(kList, [&](const Kernel& kernel) { return refusal(kernel, problem, gpu, policy); });
-}
-
-Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
-                               const MatmulPolicy& policy) {
   Choice out;
-  auto [fitting, refusals] = judged_on_cuda(problem, gpu, policy);
-  out.refusals = std::move(refusals);
-  if (fitting.empty()) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("no kernel multiplies a {} weight of {} x {} on {}: {}",
-                            tensor::to_string(problem.weight), problem.n, problem.k, gpu.name,
-                            joined(out.refusals)));
-  }
+  out.activation = problem.activation;
+  auto [fitting, refused] =
+      judged(kList, [&](const Kernel& kernel) { return refusal(kernel, problem, gpu, policy); });
+  out.refusals = std::move(refused);
+  if (fitting.empty()) return out;
   out.packing = only_one_packing(fitting);
   out.ranges = ranges_of(fitting);
-  if (!weight_only(problem, gpu, policy)) out.activation = activation_for(problem, policy);
+  out.activation = weight_only(problem, gpu, policy) ? tensor::ActivationFormat{}
+                                                     : activation_for(problem, policy);
   const Kernel* last = fitting.front();
   for (const ChoiceRange& range : out.ranges) last = std::max(last, range.kernel);
   std::erase_if(out.refusals, [&](const Refusal& r) {

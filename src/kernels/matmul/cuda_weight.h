@@ -64,12 +64,11 @@ constexpr const char* kTilePacking = "cuda_tiles";  // cuda_tiles.h
 
 bool multiplies_codes(const Choice& choice);  // for some number of tokens
 
-// choose() for a machine with a card.
-Result<Choice> choose_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
-                               const MatmulPolicy& policy);
+// judge() for a machine with a card.
+Choice judge_for_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
+                      const MatmulPolicy& policy);
 bool glob_matches(std::string_view glob, std::string_view text);
 tensor::ActivationFormat activation_for(const MatmulProblem& problem, const MatmulPolicy& policy);
-std::string joined(const std::vector<Refusal>& refusals);
 
 struct Judged {
   std::vector<const Kernel*> fitting;
@@ -89,8 +88,6 @@ Judged judged(std::span<const Kernel> list, const Why& why) {
   }
   return out;
 }
-Judged judged_on_cuda(const MatmulProblem& problem, const device::Gpu& gpu,
-                      const MatmulPolicy& policy);
 
 std::vector<ChoiceRange> ranges_of(const std::vector<const Kernel*>& kernels);
 

@@ -58,7 +58,7 @@ struct ChoiceRange {
 
 struct Choice {
   std::string packing;              // name of the layout all of them read
-  std::vector<ChoiceRange> ranges;  // ascending, without gaps, covering 1..INT64_MAX
+  std::vector<ChoiceRange> ranges;  // ascending, without gaps, covering 1..INT64_MAX, or none
   std::vector<Refusal> refusals;    // kernels that come before the chosen ones in the list
   // What x is rounded to before the kernels hold it in their own way: what the checkpoint says,
   // unless the policy says otherwise.
@@ -71,13 +71,15 @@ const char* kernel_name(const Kernel& kernel);
 std::vector<std::string_view> kernel_names(std::string_view glob);
 
 // Pure: prints nothing, reads nothing, remembers nothing. For a machine with a card the kernels are
-// the card's. The error joins the refusals, each reason once.
+// the card's. Where none takes the problem there are no ranges, and every refusal.
+Choice judge(const MatmulProblem& problem, const device::Hardware& hardware,
+             const MatmulPolicy& policy);
+// Then this says why: the refusals joined, each reason once.
+std::string none_takes(const MatmulProblem& problem, const device::Hardware& hardware,
+                       const Choice& judged);
+// judge(), for who cannot go on without a kernel.
 Result<Choice> choose(const MatmulProblem& problem, const device::Hardware& hardware,
                       const MatmulPolicy& policy);
-
-// Why each kernel that does not take the problem does not.
-std::vector<Refusal> refusals(const MatmulProblem& problem, const device::Hardware& hardware,
-                              const MatmulPolicy& policy);
 
 // Bytes that pack() will allocate for this problem.
 int64_t packed_bytes(const MatmulProblem& problem, const Choice& choice);
