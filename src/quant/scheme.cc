@@ -361,6 +361,11 @@ const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_v
   return found == nullptr || holds_nothing(*found) ? nullptr : found;
 }
 
+bool is_left_plain(const LinearLayer& layer, const TensorLookup& tensors, bool listed_so) {
+  if (find_tensor(tensors, layer.module, "qweight") != nullptr) return false;
+  return listed_so || layer.vocabulary || find_tensor(tensors, layer.module, "weight") != nullptr;
+}
+
 bool holds_nothing(const tensor::TensorInfo& info) {
   return std::find(info.shape.begin(), info.shape.end(), 0) != info.shape.end();
 }

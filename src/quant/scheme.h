@@ -177,4 +177,9 @@ std::string_view method_of(const CheckpointFacts& facts);
 const tensor::TensorInfo* find_tensor(const TensorLookup& tensors, std::string_view module,
                                       std::string_view suffix);
 
+// Whether a layer is one of plain floats where others are stored as `<module>.qweight`: what is
+// stored outranks the lists. Of one that is not stored at all the lists say it; an embedding or
+// head is plain then, so that its .weight is what is missed.
+bool is_left_plain(const LinearLayer& layer, const TensorLookup& tensors, bool listed_so);
+
 }  // namespace nibble::quant

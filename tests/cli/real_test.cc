@@ -711,5 +711,27 @@ TEST(nibble, warnings_are_lines_and_errors_under_strict) {
   EXPECT_TRUE(contains(strict.err, "error: ") && contains(strict.err, "oddity")) << strict.err;
 }
 
+// Writes `to` over the first `from` of a file.
+void rename_in(const std::string& path, const std::string& from, const std::string& to) {
+  std::ostringstream all;
+  all << std::ifstream(path, std::ios::binary).rdbuf();
+  const size_t at = all.str().find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  ASSERT_EQ(from.size(), to.size());
+  write_at(path, at, to);
+}
+
+TEST(nibble, a_missing_embedding_is_missed_by_its_own_name) {
+  for (const char* folder : {"gptq/b4_g32", "awq/g32", "auto_round/w4_asym_gptq"}) {
+    const Copy copy(kGolden + folder);
+    rename_in(copy.path() + "/model.safetensors", "model.embed_tokens.weight",
+              "model.embed_tokenz.weight");
+    const Ran ran = nibble({"inspect", copy.path(), "-q"});
+    EXPECT_EQ(ran.exit_code, 1);
+    EXPECT_TRUE(contains(ran.err, "the checkpoint has no tensor model.embed_tokens.weight"))
+        << ran.err;
+  }
+}
+
 }  // namespace
 }  // namespace nibble::cli

@@ -54,10 +54,10 @@ class AutoRoundConfig : public QuantizationConfig {
     if (find_tensor(tensors, layer.module, "weight_packed") != nullptr) {
       return float_method(layer, tensors, "weight_packed", params);
     }
-    // What is stored outranks the lists.
-    if (qweight == nullptr && weight != nullptr) {
-      if (tensor::is_plain_float(weight->dtype)) return unquantized_method(layer, tensors);
-      return float_method(layer, tensors, "weight", params);
+    if (is_left_plain(layer, tensors, /*listed_so=*/false)) {
+      const bool codes = weight != nullptr && !tensor::is_plain_float(weight->dtype);
+      return codes ? float_method(layer, tensors, "weight", params)
+                   : unquantized_method(layer, tensors);
     }
     if (params.act_bits < 16) {
       return fail(ErrorCode::kUnsupported,

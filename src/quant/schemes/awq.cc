@@ -46,9 +46,7 @@ class AwqConfig : public QuantizationConfig {
   Result<std::unique_ptr<LinearMethod>> linear_method(const LinearLayer& layer,
                                                       const TensorLookup& tensors) const override {
     NIBBLE_ASSIGN(const std::optional<size_t> left_alone, not_converted_.match(layer.module));
-    // What is stored outranks the list.
-    if (find_tensor(tensors, layer.module, "qweight") == nullptr &&
-        (left_alone || find_tensor(tensors, layer.module, "weight") != nullptr)) {
+    if (is_left_plain(layer, tensors, left_alone.has_value())) {
       return unquantized_method(layer, tensors);
     }
     NIBBLE_TRY(check_layout(layer, tensors));

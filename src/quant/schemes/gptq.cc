@@ -59,11 +59,7 @@ class GptqConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(const std::optional<size_t> listed, in_block_.match(layer.module));
     const bool left_alone =
         (named != nullptr && !*named) || (!in_block_.empty() && !listed.has_value());
-    // What is stored outranks the lists.
-    if (find_tensor(tensors, layer.module, "qweight") == nullptr &&
-        (left_alone || find_tensor(tensors, layer.module, "weight") != nullptr)) {
-      return unquantized_method(layer, tensors);
-    }
+    if (is_left_plain(layer, tensors, left_alone)) return unquantized_method(layer, tensors);
     return gptq_method("gptq", layer, tensors, named != nullptr && *named ? **named : general_);
   }
 
