@@ -35,6 +35,7 @@ class Planner {
     NIBBLE_TRY(read_config());
     NIBBLE_TRY(find_scheme());
     NIBBLE_TRY(check_overrides());
+    NIBBLE_TRY(check_width());
     plan_modules();
     note_weight_only();
     tell_failed();
@@ -157,6 +158,30 @@ class Planner {
       const std::string found = module_ending_with(other);
       if (!found.empty()) head = found;
     }
+  }
+
+  // Every layer's shape follows from hidden_size. Where that is wrong, each scheme would say it of
+  // each layer in its own words; the norms, which nobody packs, say it in one.
+  Result<void> check_width() const {
+    const TensorInfo* first = nullptr;
+    int64_t more = -1;
+    for (const layers::DeclaredNorm& norm : layers::declared_norms(plan_.spec)) {
+      if (norm.size != plan_.spec.hidden) continue;
+      const std::string name = plan_.spec.module(norm.part, norm.layer) + ".weight";
+      const TensorInfo* info = checkpoint_.find(name);
+      if (info == nullptr) continue;
+      if (info->shape.size() != 1 || info->shape[0] == norm.size) return {};
+      if (first == nullptr) first = info;
+      if (info->shape != first->shape) return {};
+      ++more;
+    }
+    if (first == nullptr) return {};
+    std::string message = fmt::format(
+        "{}: hidden_size is {}, but {} and {} more norms have {} values; take the config and the "
+        "weights of one model",
+        plan_.config.where(), plan_.spec.hidden, first->name, more, first->shape[0]);
+    if (checkpoint_.gguf() != nullptr) message = in_gguf_words(checkpoint_, std::move(message));
+    return fail(ErrorCode::kCorrupt, std::move(message));
   }
 
   // A dictionary from the command line stands where config.json's would, and never beside another.

@@ -156,11 +156,15 @@ Result<void> check_sizes(const LinearLayer& layer, const tensor::TensorInfo* qwe
                             layer.module, layer.n, layer.k, p.bits));
   }
   if (qweight == nullptr || qweight->shape.size() != 2 || qweight->shape[1] != layer.n) return {};
-  const int64_t bits = qweight->shape[0] * 32 / layer.k;
-  if (bits == p.bits || qweight->shape[0] * 32 % layer.k != 0) return {};
-  return fail(ErrorCode::kCorrupt,
-              fmt::format("{} {} holds {}-bit codes of {} inputs, but bits is {}", qweight->name,
-                          tensor::to_string(qweight->shape), bits, layer.k, p.bits));
+  const int64_t stored = qweight->shape[0] * 32, bits = stored / layer.k;
+  if (bits == p.bits || stored % layer.k != 0) return {};
+  // Either key can be wrong, and the shape does not say which.
+  return fail(
+      ErrorCode::kCorrupt,
+      fmt::format("{}: expected shape {} for {} inputs of {} bits, found {}: bits is {}, or "
+                  "the layer has {} inputs; the config is wrong in one of them",
+                  qweight->name, tensor::to_string({layer.k * p.bits / 32, layer.n}), layer.k,
+                  p.bits, tensor::to_string(qweight->shape), bits, stored / p.bits));
 }
 
 }  // namespace

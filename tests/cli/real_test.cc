@@ -733,5 +733,21 @@ TEST(nibble, a_missing_embedding_is_missed_by_its_own_name) {
   }
 }
 
+TEST(nibble, a_wrong_hidden_size_is_said_once_and_of_the_key) {
+  for (const char* folder : {"gptq/b3_g32", "compressed_tensors/w4_g32", "hqq/b1_g32"}) {
+    const Copy copy(kGolden + folder);
+    rename_in(copy.path() + "/config.json", "\"hidden_size\": 64", "\"hidden_size\": 32");
+    const Ran ran = nibble({"inspect", copy.path(), "-q"});
+    EXPECT_EQ(ran.err,
+              "error: config.json: hidden_size is 32, but "
+              "model.layers.0.input_layernorm.weight and 2 more norms have 64 values; take the "
+              "config and the weights of one model\n")
+        << folder;
+    EXPECT_EQ(ran.exit_code, 1);
+  }
+  expect_error(nibble({"run", kGguf, "-p", "a", "--override", "hidden_size=32"}), 1,
+               "llama.embedding_length is 32, but blk.0.attn_norm.weight and");
+}
+
 }  // namespace
 }  // namespace nibble::cli

@@ -268,8 +268,9 @@ TEST(auto_round, what_is_not_read_is_refused_by_name) {
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "extra_config": {"up_proj": {"bits": 9}})"),
             "model.layers.0.mlp.up_proj: bits is 9; packed weights of 2 to 8 bits are read");
   EXPECT_EQ(refusal(e.checkpoint(), R"(, "extra_config": {"up_proj": {"bits": 8}})"),
-            "model.layers.0.mlp.up_proj.qweight (8, 32) holds 4-bit codes of 64 inputs, but bits "
-            "is 8");
+            "model.layers.0.mlp.up_proj.qweight: expected shape (16, 32) for 64 inputs of 8 bits, "
+            "found (8, 32): bits is 4, or the layer has 32 inputs; the config is wrong in one of "
+            "them");
   TestCheckpoint nv;
   nv.add(kModule + ".weight_packed", DType::kU8, {32, 32}, std::vector<uint8_t>(1024));
   EXPECT_EQ(refusal(nv, ""),

@@ -370,7 +370,9 @@ TEST(gptq, the_first_dynamic_rule_that_matches_counts) {
   ASSERT_TRUE(weight) << message(weight);
   EXPECT_EQ(dequantize(*weight), e.expected());
   EXPECT_EQ(error_of(checkpoint, config("{}"), e.layer()),
-            kModule + ".qweight (16, 32) holds 8-bit codes of 64 inputs, but bits is 4");
+            kModule +
+                ".qweight: expected shape (8, 32) for 64 inputs of 4 bits, found (16, 32): "
+                "bits is 8, or the layer has 128 inputs; the config is wrong in one of them");
   EXPECT_EQ(
       error_of(checkpoint, config(R"({".*": 8})"), e.layer()),
       "config.json: quantization_config: dynamic: .*: expected an object, found the integer 8");
