@@ -214,7 +214,8 @@ Plan to_plan(const std::string& path, checkpoint::Checkpoint& checkpoint,
   out.legal_tp = load::legal_splits(plan);
   out.notes = plan.notes;
   for (const std::string& note : checkpoint.notes()) out.notes.push_back(note);
-  out.warnings = plan.warnings;
+  out.warnings = options.warnings;
+  out.warnings.insert(out.warnings.end(), plan.warnings.begin(), plan.warnings.end());
   for (const std::string& warning : checkpoint.warnings()) out.warnings.push_back(warning);
   if (ctx > out.memory.model_ctx) {
     out.warnings.push_back(

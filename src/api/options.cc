@@ -63,6 +63,9 @@ Result<void> resolve_device(const Options& options, bool for_run, ParsedOptions&
       options.device == "auto" && (options.isa != "auto" || options.kernel != "*");
   if (options.device == "cpu" || auto_cpu) return {};
   const auto cards = device::cuda_cards();
+  if (const std::string trouble = device::cuda_library_trouble(); !trouble.empty()) {
+    out.warnings.push_back("the cards of this machine were not looked for: " + trouble);
+  }
   if (!asked) {
     if (!cards) return {};
     for (size_t i = 0; i < cards->size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/attention/attention.h"
 #include "load/plan.h"
@@ -18,6 +19,8 @@ struct ParsedOptions {
   bool eager = false;
   bool enforce_eager = false;
   int card = 0;  // of plan.hardware.gpu, the one to run on
+  // What a user would not expect of these options here: one without effect, cards not looked at.
+  std::vector<std::string> warnings;
 };
 
 // `for_run`: the machine must be this one. Otherwise (inspect, fit) an explicit --isa is answered

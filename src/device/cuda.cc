@@ -25,11 +25,15 @@ struct Library {
   const kernels::CudaKernels* kernels;
 };
 
-// NIBBLE_CUDA_LIBRARY, else beside the program, else where an installed program has its libraries.
+// NIBBLE_CUDA_LIBRARY; null when it names nothing.
+const char* named_place() {
+  const char* path = std::getenv("NIBBLE_CUDA_LIBRARY");
+  return path != nullptr && *path != '\0' ? path : nullptr;
+}
+
+// That one, else beside the program, else where an installed program has its libraries.
 std::vector<std::string> places() {
-  if (const char* path = std::getenv("NIBBLE_CUDA_LIBRARY"); path != nullptr && *path != '\0') {
-    return {path};
-  }
+  if (const char* path = named_place(); path != nullptr) return {path};
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   return {(program / kLibrary).string(), (program.parent_path() / "lib" / kLibrary).string()};
@@ -40,8 +44,14 @@ Result<Library> open_library(const std::vector<std::string>& paths) {
     std::error_code error;
     return std::filesystem::exists(path, error);
   });
-  if (found == paths.end()) {
+  if (found == paths.end() && named_place() != nullptr) {
     return fail(ErrorCode::kUnsupported,
+                fmt::format("NIBBLE_CUDA_LIBRARY names {}, which is not there; name the "
+                            "libnibble_cuda.so that was built with this program, or unset it",
+                            paths.front()));
+  }
+  if (found == paths.end()) {
+    return fail(ErrorCode::kNotFound,
                 fmt::format("the CUDA part of nibble is not there: {} was not found; build it with "
                             "the preset `cuda`, or leave --device out to run on the CPU",
                             paths.front()));
@@ -143,6 +153,11 @@ Result<std::vector<Gpu>> cuda_cards() {
     out.push_back(std::move(gpu));
   }
   return out;
+}
+
+std::string cuda_library_trouble() {
+  if (library() || library().error().code == ErrorCode::kNotFound) return {};
+  return library().error().message;
 }
 
 Result<void> ask_free_memory(int index, Gpu& gpu) {

@@ -27,6 +27,10 @@ namespace nibble::device {
 // free_bytes is that of an empty card: see ask_free_memory.
 Result<std::vector<Gpu>> cuda_cards();
 
+// What keeps the CUDA part from being used although it is there, or NIBBLE_CUDA_LIBRARY says so: a
+// sentence. "" when nothing does, also where it is merely not there.
+std::string cuda_library_trouble();
+
 // Sets gpu.free_bytes to what card `index` has left now. Takes a context on it, which costs some
 // tenths of a second once.
 Result<void> ask_free_memory(int index, Gpu& gpu);

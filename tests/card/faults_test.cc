@@ -40,8 +40,8 @@ class FakeCard : public OnFakeCard {
 TEST_F(FakeCard, without_the_library_it_says_what_to_build) {
   setenv("NIBBLE_CUDA_LIBRARY", "/not/there.so", 1);
   EXPECT_EQ(error_of_load(""),
-            "--device cuda: the CUDA part of nibble is not there: /not/there.so was not found; "
-            "build it with the preset `cuda`, or leave --device out to run on the CPU");
+            "--device cuda: NIBBLE_CUDA_LIBRARY names /not/there.so, which is not there; name the "
+            "libnibble_cuda.so that was built with this program, or unset it");
 }
 
 TEST_F(FakeCard, a_library_of_another_version_is_named) {
@@ -52,6 +52,14 @@ TEST_F(FakeCard, a_library_of_another_version_is_named) {
   EXPECT_EQ(error_of_load("version=1000"),
             "--device cuda: " + other + " is of another version than this program, which wants " +
                 std::to_string(kNibbleCudaVersion) + "; build both together");
+  Options options;
+  options.device = "cuda";
+  const auto plan = inspect(kModel, options);  // for an H200 in its place
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_EQ(plan->warnings.size(), 1u);
+  EXPECT_EQ(plan->warnings[0].rfind("the cards of this machine were not looked for: " + other, 0),
+            0u)
+      << plan->warnings[0];
 }
 
 TEST_F(FakeCard, without_a_driver_it_says_so) {

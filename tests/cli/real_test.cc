@@ -749,5 +749,30 @@ TEST(nibble, a_wrong_hidden_size_is_said_once_and_of_the_key) {
                "llama.embedding_length is 32, but blk.0.attn_norm.weight and");
 }
 
+TEST(nibble, a_card_library_that_cannot_be_used_is_said_and_the_cpu_runs) {
+  const auto with = [](const std::string& library, std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), NIBBLE_PROGRAM);
+    Spawn spawn{std::move(arguments)};
+    spawn.environment = {"NIBBLE_CUDA_LIBRARY=" + library};
+    const Ran ran = run(spawn, 120);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return ran;
+  };
+  const std::string none = "/nowhere/libnibble_cuda.so";
+  const std::string sentence =
+      "the cards of this machine were not looked for: NIBBLE_CUDA_LIBRARY names " + none;
+  EXPECT_TRUE(
+      contains(with(none, {"run", kAwq, "-p", "a", "-n", "1"}).err, "warning: " + sentence));
+  EXPECT_FALSE(
+      contains(with(none, {"run", kAwq, "-p", "a", "-n", "1", "--device", "cpu"}).err, "warning"));
+  const std::string other = kAwq + "/config.json";  // which is no library
+  for (const std::string& library : {none, other}) {
+    const Json plan = json_of(with(library, {"inspect", kAwq, "--device", "cuda", "--json"}));
+    EXPECT_TRUE(contains(plan["warnings"].dump(), library)) << plan["warnings"];
+    EXPECT_TRUE(contains(plan["hardware"], "H200"));
+    EXPECT_TRUE(contains(with(library, {"fit", kAwq, "--device", "cuda"}).err, library));
+  }
+}
+
 }  // namespace
 }  // namespace nibble::cli
