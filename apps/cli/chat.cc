@@ -2,9 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <string_view>
 
@@ -14,6 +11,7 @@
 #include "cli/line_editor.h"
 #include "cli/open.h"
 #include "cli/options.h"
+#include "cli/output_file.h"
 #include "cli/progress.h"
 #include "cli/report_json.h"
 #include "cli/table.h"
@@ -137,13 +135,15 @@ void Chat::save(const std::string& path) const {
     say_error("/save needs a file's name.");
     return;
   }
-  std::ofstream file(path, std::ios::binary);
-  file << messages_json(messages_);
-  file.close();
-  if (file) {
+  const auto written = [&]() -> Result<void> {
+    NIBBLE_ASSIGN(OutputFile file, OutputFile::create(path));
+    NIBBLE_TRY(file.write(messages_json(messages_)));
+    return file.finish();
+  };
+  if (auto ok = written(); ok) {
     note(fmt::format("saved {} messages to {}", messages_.size(), path));
   } else {
-    say_error(fmt::format("{}: could not be written: {}", path, strerror(errno)));
+    say_error(ok.error().message);
   }
 }
 

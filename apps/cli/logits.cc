@@ -90,14 +90,16 @@ Result<int> show_logits(const Arguments& arguments) {
   std::vector<LogitsRow> rows;
   Result<void> written;
   const bool wants_top = arguments.voice.json || !writer;
-  NIBBLE_TRY(session.logits(tokens, [&](int64_t position, std::span<const float> row) {
-    if (writer) written = writer->append(row);
-    if (wants_top) {
-      rows.push_back({tokens[static_cast<size_t>(position)], top_tokens(model, row)});
-    }
-    return written && !interrupt.requested();
-  }));
-  NIBBLE_TRY(std::move(written));
+  const Result<void> ran =
+      session.logits(tokens, [&](int64_t position, std::span<const float> row) {
+        if (writer) written = writer->append(row);
+        if (wants_top) {
+          rows.push_back({tokens[static_cast<size_t>(position)], top_tokens(model, row)});
+        }
+        return written && !interrupt.requested();
+      });
+  NIBBLE_TRY(std::move(written));  // before what it led to: logits() was told to stop
+  NIBBLE_TRY(ran);
   if (interrupt.requested()) return kInterrupted;
   if (writer) {
     NIBBLE_TRY(writer->finish());

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 
 namespace nibble::cli {
 
@@ -24,42 +21,14 @@ std::string npy_header(int64_t rows, int64_t columns) {
   return prefix + header;
 }
 
-namespace {
-
-Failure cannot_write(const std::string& path) {
-  if (path == "-") {
-    return fail(ErrorCode::kIo, fmt::format("stdout could not be written: {}", strerror(errno)));
-  }
-  return fail(ErrorCode::kIo, fmt::format("{}: could not be written: {}", path, strerror(errno)));
-}
-
-}  // namespace
-
 Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64_t columns) {
-  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return cannot_write(path);
-  NpyWriter writer(path, file, rows * columns);
-  const std::string header = npy_header(rows, columns);
-  if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) {
-    return cannot_write(path);
-  }
-  return writer;
-}
-
-NpyWriter::~NpyWriter() {
-  if (file_ == nullptr || path_ == "-") return;
-  file_.reset();
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(path_, ignored)) std::filesystem::remove(path_, ignored);
+  NIBBLE_ASSIGN(OutputFile file, OutputFile::create(path));
+  NIBBLE_TRY(file.write(npy_header(rows, columns)));
+  return NpyWriter(std::move(file), rows * columns);
 }
 
 Result<void> NpyWriter::append(std::span<const float> values) {
-  const bool closed = path_ == "-" && std::ferror(stdout) != 0;  // whoever read it went away
-  if (!closed &&
-      std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) != values.size() &&
-      !(path_ == "-" && errno == EPIPE)) {
-    return cannot_write(path_);
-  }
+  NIBBLE_TRY(file_.write({reinterpret_cast<const char*>(values.data()), values.size_bytes()}));
   missing_ -= static_cast<int64_t>(values.size());
   return {};
 }
@@ -67,13 +36,9 @@ Result<void> NpyWriter::append(std::span<const float> values) {
 Result<void> NpyWriter::finish() {
   if (missing_ != 0) {
     return fail(ErrorCode::kIo,
-                fmt::format("{}: {} values are missing at its end.", path_, missing_));
+                fmt::format("{}: {} values are missing at its end.", file_.path(), missing_));
   }
-  if (std::fflush(file_.get()) != 0 && !(path_ == "-" && errno == EPIPE)) {
-    return cannot_write(path_);
-  }
-  file_.reset();
-  return {};
+  return file_.finish();
 }
 
 }  // namespace nibble::cli

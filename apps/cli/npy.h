@@ -7,11 +7,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "cli/output_file.h"
 #include "nibble/result.h"
 
 namespace nibble::cli {
@@ -19,30 +19,19 @@ namespace nibble::cli {
 // Everything before the data of a float32 array of this shape, in C order.
 std::string npy_header(int64_t rows, int64_t columns);
 
-// A float32 (rows, columns) array, written row by row; "-" is stdout. A file that is not finished
-// is removed.
+// A float32 (rows, columns) array, written row by row; see OutputFile.
 class NpyWriter {
  public:
   static Result<NpyWriter> create(const std::string& path, int64_t rows, int64_t columns);
-  NpyWriter(NpyWriter&&) noexcept = default;
-  NpyWriter& operator=(NpyWriter&&) = delete;
-  ~NpyWriter();
 
   Result<void> append(std::span<const float> values);
   // Checks that all rows are there and that the system took them.
   Result<void> finish();
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const {
-      if (file != stdout) std::fclose(file);
-    }
-  };
-  NpyWriter(std::string path, std::FILE* file, int64_t values)
-      : path_(std::move(path)), file_(file), missing_(values) {}
+  NpyWriter(OutputFile file, int64_t values) : file_(std::move(file)), missing_(values) {}
 
-  std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  OutputFile file_;
   int64_t missing_;  // values still to come
 };
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
 
 #include "cli/command.h"
 #include "cli/input.h"
+#include "cli/interrupt.h"
 #include "cli/npy.h"
 #include "cli/options.h"
 #include "cli/report_json.h"
@@ -80,8 +82,14 @@ Result<int> show_weights(const Arguments& arguments) {
   NIBBLE_ASSIGN(const Matrix matrix,
                 weights(resolve_model(arguments.model), arguments.module, arguments.options));
   if (!arguments.out.empty()) {
+    const CatchInterrupt interrupt;  // so that nothing half-written stays
     NIBBLE_ASSIGN(NpyWriter writer, NpyWriter::create(arguments.out, matrix.rows, matrix.columns));
-    NIBBLE_TRY(writer.append(matrix.values));
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      if (interrupt.requested()) return kInterrupted;
+      NIBBLE_TRY(writer.append(std::span(matrix.values)
+                                   .subspan(static_cast<size_t>(row * matrix.columns),
+                                            static_cast<size_t>(matrix.columns))));
+    }
     NIBBLE_TRY(writer.finish());
     note(fmt::format("wrote {}: float32 ({}, {})", arguments.out == "-" ? "stdout" : arguments.out,
                      matrix.rows, matrix.columns));

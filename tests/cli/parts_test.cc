@@ -333,6 +333,28 @@ TEST(npy, a_file_that_was_not_finished_is_removed) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(npy, what_had_the_name_stays_until_the_new_file_is_complete) {
+  const std::string path = testing::TempDir() + "nibble_kept.npy", link = path + ".link";
+  std::ofstream(path) << "old";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(path, link);
+  for (const std::string& name : {path, link}) {
+    {
+      Result<NpyWriter> writer = NpyWriter::create(name, 1, 1);
+      ASSERT_TRUE(writer);
+    }
+    EXPECT_EQ(file_bytes(path), "old");
+    EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  }
+  Result<NpyWriter> writer = NpyWriter::create(link, 1, 1);
+  const float value = 1;
+  ASSERT_TRUE(writer && writer->append({&value, 1}) && writer->finish());
+  EXPECT_EQ(file_bytes(path).size(), npy_header(1, 1).size() + 4);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::filesystem::remove(link);
+  std::filesystem::remove(path);
+}
+
 TEST(npy, a_full_disk_is_an_error) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
   Result<NpyWriter> writer = NpyWriter::create("/dev/full", 1, 100000);

@@ -206,6 +206,14 @@ TEST(program, chat_answers_lines_and_obeys_its_commands) {
   std::filesystem::remove(saved);
 }
 
+TEST(program, what_chat_cannot_save_leaves_the_file_as_it_was) {
+  const Ran ran = nibble({"chat", "fake", "-n", "1"}, "/save /dev/full\n/save /nowhere/a\n");
+  EXPECT_TRUE(contains(ran.err, "error: /dev/full: could not be written: No space left"))
+      << ran.err;
+  EXPECT_TRUE(contains(ran.err, "error: /nowhere/a: could not be written: No such file"));
+  EXPECT_FALSE(contains(ran.err, "saved"));
+}
+
 TEST(program, chat_says_when_the_context_is_full_and_goes_on) {
   const Ran ran = nibble({"chat", "fake", "-n", "1"}, std::string(600, 'x') + "\nshort\n");
   EXPECT_EQ(ran.exit_code, 0);

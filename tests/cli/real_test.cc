@@ -774,5 +774,13 @@ TEST(nibble, a_card_library_that_cannot_be_used_is_said_and_the_cpu_runs) {
   }
 }
 
+TEST(nibble, logits_that_cannot_be_written_are_an_error_and_no_interruption) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+  std::string tokens = "1";
+  for (int i = 0; i < 50; ++i) tokens += ",1";
+  expect_error(nibble({"logits", kAwq, "--tokens", tokens, "--out", "/dev/full"}), 1,
+               "/dev/full: could not be written");
+}
+
 }  // namespace
 }  // namespace nibble::cli
