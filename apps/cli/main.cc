@@ -54,6 +54,7 @@ int guarded(const std::vector<std::string>& arguments) {
 }  // namespace nibble::cli
 
 int main(int argc, char** argv) {
+  nibble::cli::occupy_standard_descriptors();
   nibble::cli::install_signal_handlers();
   return nibble::cli::guarded({argv + 1, argv + argc});
 }

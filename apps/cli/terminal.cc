@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -44,6 +45,15 @@ void line_to_stderr(std::string_view prefix, const char* color, std::string_view
 }
 
 }  // namespace
+
+void occupy_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) >= 0) continue;
+    // open() gives the lowest number that is free, which is this one.
+    [[maybe_unused]] const int taken =
+        open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
 
 void set_voice(const Voice& voice) {
   g_voice = voice;

@@ -9,6 +9,10 @@
 
 namespace nibble::cli {
 
+// Before any file is opened: a standard descriptor that came closed is taken, so that no file of
+// ours gets its number and, say, the notes meant for stderr. What uses it fails as if still closed.
+void occupy_standard_descriptors();
+
 // How note() and warn() speak from here on; also what the library says goes through them.
 void set_voice(const Voice& voice);
 const Voice& voice();

@@ -191,6 +191,18 @@ TEST(program, a_full_disk_is_said) {
   EXPECT_TRUE(contains(ran.err, "error: stdout could not be written"));
 }
 
+TEST(program, no_file_takes_the_place_of_a_closed_descriptor) {
+  const std::string path = testing::TempDir() + "nibble_closed.npy";
+  const auto shell = [](const std::string& command) {
+    return run({{"/bin/sh", "-c", std::string(NIBBLE_PROGRAM) + " " + command}});
+  };
+  EXPECT_EQ(shell("weights fake lm_head --out " + path + " >&- 2>&-").exit_code, 0);
+  EXPECT_EQ(std::filesystem::file_size(path), 128u + 24u) << "a note went into it";
+  std::filesystem::remove(path);
+  expect_error(shell("tokenize fake a >&-"), 1, "stdout could not be written: Bad file descriptor");
+  expect_error(shell("tokenize fake <&-"), 1, "stdin could not be read: Bad file descriptor");
+}
+
 TEST(program, chat_answers_lines_and_obeys_its_commands) {
   const std::string saved = testing::TempDir() + "nibble_saved.json";
   const Ran ran = nibble({"chat", "fake", "-n", "2"},
