@@ -90,7 +90,7 @@ Result<int> compare_models(const Arguments& arguments) {
       arguments.right_model.empty() ? arguments.left_model : arguments.right_model;
   NIBBLE_ASSIGN(const Model right, open_model(second, right_options, interrupt));
   NIBBLE_ASSIGN(const std::vector<int32_t> tokens, tokens_for(arguments, left, right));
-  ProgressLine progress(Unit::kTokens, interrupt);
+  ProgressLine progress(Unit::kLayers, interrupt);
   NIBBLE_ASSIGN(std::vector<CompareRow> rows, compare(left, right, tokens, progress.callback()));
   progress.clear();
   sort_worst_first(rows);

@@ -20,8 +20,17 @@ std::string amount(Unit unit, uint64_t count) {
 }
 
 std::string rate(Unit unit, double per_second) {
-  return unit == Unit::kBytes ? human_bytes(static_cast<uint64_t>(per_second)) + "/s"
-                              : fmt::format("{:.0f} tokens/s", per_second);
+  if (unit == Unit::kBytes) return human_bytes(static_cast<uint64_t>(per_second)) + "/s";
+  return fmt::format("{:.0f} {}/s", per_second, unit == Unit::kTokens ? "tokens" : "layers");
+}
+
+// As much of a line as fits, one column for each character.
+std::string_view first_columns(std::string_view line, size_t columns) {
+  size_t end = 0;
+  for (; columns > 0 && end < line.size(); --columns) {
+    end += std::max<size_t>(1, character_length(line.substr(end)));
+  }
+  return line.substr(0, end);
 }
 
 void put(std::string_view text) {
@@ -77,22 +86,26 @@ bool ProgressLine::update(std::string_view what, uint64_t done, uint64_t total) 
   if (interrupt_.requested()) return false;
   if (voice().quiet) return true;
   const Clock::time_point now = Clock::now();
-  if (what != what_) {
+  // The name changes from layer to layer; the work is another one where its count begins anew.
+  if (total_ != 0 && (total != total_ || done < done_)) {
     clear();
-    what_ = what;
     start_ = last_ = now;
     mentioned_ = false;
   }
+  done_ = done;
+  total_ = total;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double since_last = std::chrono::duration<double>(now - last_).count();
   if (terminal_) {
     if (since_last < kRedrawSeconds) return true;
-    put("\r\x1b[K" + progress_line(what_, unit_, done, total, seconds, true));
+    // A line that wraps could not be taken off again.
+    const std::string line = progress_line(printable(what), unit_, done, total, seconds, true);
+    put(fmt::format("\r\x1b[K{}", first_columns(line, stderr_columns() - 1)));
     drawn_ = true;
     last_ = now;
   } else if (seconds >= patience_ &&
              (!mentioned_ || since_last >= kPlainLineSeconds || done >= total)) {
-    note(progress_line(what_, unit_, done, total, seconds, false));
+    note(progress_line(printable(what), unit_, done, total, seconds, false));
     mentioned_ = true;
     last_ = now;
   }

@@ -12,7 +12,7 @@
 
 namespace nibble::cli {
 
-enum class Unit { kBytes, kTokens };
+enum class Unit { kBytes, kTokens, kLayers };
 
 // "loading   [=====>    ]  54%  53.1 MB of 98.0 MB  812.4 MB/s  0:01 left"
 std::string progress_line(std::string_view what, Unit unit, uint64_t done, uint64_t total,
@@ -39,9 +39,9 @@ class ProgressLine {
   const CatchInterrupt& interrupt_;
   double patience_;
   bool terminal_;
-  bool drawn_ = false;      // a line stands on the terminal
-  bool mentioned_ = false;  // this work was shown at least once
-  std::string what_;
+  bool drawn_ = false;             // a line stands on the terminal
+  bool mentioned_ = false;         // this work was shown at least once
+  uint64_t done_ = 0, total_ = 0;  // of the work at hand
   Clock::time_point start_;
   Clock::time_point last_;
 };

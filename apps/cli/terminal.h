@@ -19,6 +19,7 @@ const Voice& voice();
 
 // stderr is a terminal that understands escape sequences (TERM is set and not "dumb").
 bool stderr_is_terminal();
+size_t stderr_columns();  // of that terminal
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 

@@ -1,13 +1,17 @@
 // The parts of the program one by one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "cli/input.h"
+#include "cli/interrupt.h"
 #include "cli/npy.h"
 #include "cli/options.h"
 #include "cli/parse.h"
@@ -208,6 +212,22 @@ TEST(progress, a_line_says_share_speed_and_time_left) {
   EXPECT_EQ(progress_line("prompt", Unit::kTokens, 100, 100, 2, true),
             "prompt  [========================]  100%  100 of 100  50 tokens/s");
   EXPECT_EQ(progress_line("loading", Unit::kBytes, 0, 0, 0, false), "loading  100%  0 B of 0 B");
+}
+
+TEST(progress, work_that_is_named_by_its_layers_is_one_work) {
+  const CatchInterrupt interrupt;
+  testing::internal::CaptureStderr();
+  {
+    ProgressLine line(Unit::kLayers, interrupt, 0.05);
+    const Progress progress = line.callback();
+    for (uint64_t i = 1; i <= 4; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+      EXPECT_TRUE(progress(fmt::format("a\x1b{}", i), i, 4));
+    }
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("a\\x1b4  100%  4 of 4"), std::string::npos) << said;
+  EXPECT_NE(said.find(" layers/s"), std::string::npos) << said;
 }
 
 // --- plans -------------------------------------------------------------------------------------

@@ -267,6 +267,14 @@ TEST(program, long_work_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere) {
   const Ran terminal = run_on_terminal(spawn, {});
   EXPECT_TRUE(contains(terminal.out, "\r\x1b[Kreading  [====")) << terminal.out;
   EXPECT_TRUE(contains(terminal.out, " left")) << terminal.out;
+  spawn.columns = 30;  // a line that wraps could not be taken off again
+  const std::string narrow = run_on_terminal(spawn, {}).out;
+  for (size_t at = narrow.find("\r\x1b[K"); at != std::string::npos;) {
+    const size_t next = narrow.find("\r\x1b[K", at + 1);
+    EXPECT_LE(narrow.substr(at + 4, next == std::string::npos ? 0 : next - at - 4).size(), 29u);
+    at = next;
+  }
+  EXPECT_TRUE(contains(narrow, "\r\x1b[Kreading  [=")) << narrow;
   const Ran elsewhere = run(spawn);
   EXPECT_TRUE(contains(elsewhere.err, "reading   ")) << elsewhere.err;
   EXPECT_FALSE(contains(elsewhere.err, "\x1b")) << elsewhere.err;

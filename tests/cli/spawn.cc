@@ -114,7 +114,7 @@ Ran run_on_terminal(const Spawn& spawn, const std::vector<Step>& steps, double l
   const Clock::time_point start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   int terminal = -1;
-  const winsize size{40, 120, 0, 0};
+  const winsize size{40, spawn.columns, 0, 0};
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child < 0) throw std::runtime_error("forkpty");
   if (child == 0) become(spawn);

@@ -12,6 +12,7 @@ struct Spawn {
   std::vector<std::string> environment = {};  // "KEY=value", added to this process's own
   bool close_stdout_early = false;            // stop reading after the first byte
   bool interrupt_early = false;               // Ctrl-C after the first byte of stdout
+  unsigned short columns = 120;               // of the terminal
 };
 
 struct Ran {
