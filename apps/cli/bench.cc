@@ -192,21 +192,27 @@ Command bench_command() {
   prompt.low = generate.low = 0;
   threads.low = repetitions.low = 1;
   threads.high = 4096;
+  const auto of_models = [arguments] {
+    return arguments->model.empty() ? "it is about a MODEL, and none was named" : "";
+  };
+  prompt.idle = generate.idle = repetitions.idle = of_models;
+  Option output{
+      "-o,--output",        "md|csv|json", "how the results are written", &arguments->output, "",
+      {"md", "csv", "json"}};
+  output.idle = [arguments] {
+    return arguments->voice.json && arguments->output != "json" ? "--json replaces it" : "";
+  };
+  OptionGroup shared = without(model_options(arguments->options), "--threads");
+  shared = idle(
+      std::move(shared),
+      {"--kv-cache-dtype", "--quantization", "--quantization-config", "--override", "--load-format",
+       "--load-strategy", "--no-mmap", "--enforce-eager", "--tp", "--ep", "--strict"},
+      of_models);
+  shared = idle(std::move(shared), {"--ctx"}, [] { return "each test has its own length"; });
   Option model = model_argument(arguments->model);
   model.required = false;
-  command.groups = {{"arguments",
-                     {model,
-                      prompt,
-                      generate,
-                      threads,
-                      repetitions,
-                      {"-o,--output",
-                       "md|csv|json",
-                       "how the results are written",
-                       &arguments->output,
-                       "",
-                       {"md", "csv", "json"}}}},
-                    without(model_options(arguments->options), "--threads"),
+  command.groups = {{"arguments", {model, prompt, generate, threads, repetitions, output}},
+                    shared,
                     voice_options(arguments->voice)};
   command.run = [arguments] { return run_bench(*arguments); };
   return command;

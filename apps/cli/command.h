@@ -39,6 +39,8 @@ struct Option {
   double low = -std::numeric_limits<double>::infinity();  // smallest and largest number
   double high = std::numeric_limits<double>::infinity();
   bool required = false;
+  // Why it changes nothing, asked when all options are stored; "": it does. {}: it always does.
+  std::function<std::string()> idle = {};
 
   bool positional() const { return names[0] != '-'; }
   bool is_switch() const { return std::holds_alternative<Switch>(target); }

@@ -110,16 +110,19 @@ Command compare_command() {
       "nibble compare ./Llama-3-8B-AWQ ./Llama-3-8B",
       "nibble compare smollm2 --left \"--isa reference\" --right \"--isa avx2\"",
   };
+  Option prompt{"-p,--prompt", "TEXT", "the text both run on", &arguments->prompt,
+                "a few lines about a lighthouse"};
+  prompt.idle = [arguments] { return arguments->tokens.empty() ? "" : "--tokens replaces it"; };
   command.groups = {
       {"arguments",
        {model_argument(arguments->left_model),
         {"MODEL2", "", "the model on the right; without it MODEL again", &arguments->right_model},
         {"--left", "TEXT", "options for the left model alone", &arguments->left},
         {"--right", "TEXT", "options for the right model alone", &arguments->right},
-        {"-p,--prompt", "TEXT", "the text both run on", &arguments->prompt,
-         "a few lines about a lighthouse"},
+        prompt,
         {"--tokens", "IDS", "token ids like 1,2,3 instead", &arguments->tokens}}},
-      model_options(arguments->options),
+      idle(model_options(arguments->options), {"--ctx"},
+           [] { return "both run on the tokens that are compared, no more"; }),
       voice_options(arguments->voice)};
   command.run = [arguments] { return compare_models(*arguments); };
   return command;

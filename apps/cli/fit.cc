@@ -109,6 +109,13 @@ std::string fit_text(const Plan& plan, const std::vector<FitRow>& rows) {
 Result<int> fit(const Arguments& arguments) {
   set_voice(arguments.voice);
   NIBBLE_TRY(check(arguments.options));
+  if (arguments.options.tp != 1) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("--tp {}: this version runs on one rank only, and fit counts the memory "
+                    "of one; `nibble inspect --tp` says which splits are legal.",
+                    arguments.options.tp));
+  }
   NIBBLE_ASSIGN(const Plan plan, inspect(resolve_model(arguments.model), arguments.options));
   for (const std::string& warning : plan.warnings) warn(warning);
   const std::vector<FitRow> rows = fit_rows(plan, arguments);

@@ -33,6 +33,9 @@ Result<int> run_program(const std::vector<std::string>& arguments) {
     note(program_help(commands));
     return fail(ErrorCode::kUsage, "no command was given.");
   }
+  for (const std::string& sentence : parsed.idle) {
+    if (!parsed.quiet) warn(sentence);
+  }
   return parsed.command->run();
 }
 

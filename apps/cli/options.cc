@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/parse.h"
@@ -111,6 +112,14 @@ OptionGroup model_options(Options& options) {
 
 OptionGroup without(OptionGroup group, std::string_view name) {
   std::erase_if(group.options, [&](const Option& option) { return option.name() == name; });
+  return group;
+}
+
+OptionGroup idle(OptionGroup group, const std::vector<std::string_view>& names,
+                 const std::function<std::string()>& why) {
+  for (Option& option : group.options) {
+    if (std::find(names.begin(), names.end(), option.name()) != names.end()) option.idle = why;
+  }
   return group;
 }
 

@@ -1,8 +1,10 @@
 // The table of options that several commands share (docs/cli.md), bound to the library's structs.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/command.h"
 #include "nibble/nibble.h"
@@ -24,6 +26,10 @@ Option model_argument(std::string& model);
 
 // The group without the option of this name, for a command that means something else by it.
 OptionGroup without(OptionGroup group, std::string_view name);
+
+// The group where options of these names change nothing when `why` gives a reason.
+OptionGroup idle(OptionGroup group, const std::vector<std::string_view>& names,
+                 const std::function<std::string()>& why);
 
 // What the table cannot say about one value alone.
 Result<void> check(const Options& options);

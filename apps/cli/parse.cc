@@ -137,6 +137,16 @@ Result<void> store(const std::vector<Binding>& bindings) {
   return {};
 }
 
+std::vector<std::string> idle_options(const std::vector<Binding>& bindings) {
+  std::vector<std::string> idle;
+  for (const auto& [option, parser] : bindings) {
+    if (parser->count() == 0 || !option->idle) continue;
+    const std::string why = option->idle();
+    if (!why.empty()) idle.push_back(fmt::format("{} has no effect: {}", option->name(), why));
+  }
+  return idle;
+}
+
 // Edits (insert, delete, replace, swap neighbours) from one word to the other.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
@@ -258,6 +268,9 @@ Result<Parsed> parse(const std::vector<Command>& commands,
   NIBBLE_TRY(check_nothing_left(app.remaining(), bindings, command->name));
   NIBBLE_TRY(check_required(*command, bindings));
   NIBBLE_TRY(store(bindings));
+  parsed.idle = idle_options(bindings);
+  const CLI::Option* quiet = app.get_option_no_throw("--quiet");
+  parsed.quiet = quiet != nullptr && quiet->count() != 0;
   return parsed;
 }
 

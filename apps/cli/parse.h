@@ -14,6 +14,8 @@ struct Parsed {
   bool help = false;
   bool version = false;
   bool json = false;  // of `nibble --version --json`
+  bool quiet = false;
+  std::vector<std::string> idle;  // a sentence for each option that was given and changes nothing
 };
 
 // Fills the targets of the command that `arguments` (without the program's name) names. Every

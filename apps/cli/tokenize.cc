@@ -84,6 +84,10 @@ Command tokenize_command() {
       "nibble tokenize smollm2 --messages conversation.json",
       "nibble tokenize smollm2 --json - < text.txt",
   };
+  Option tools{"--tools", "FILE", "with --messages: a JSON list of tools", &arguments->tools};
+  tools.idle = [arguments] {
+    return arguments->messages.empty() ? "it belongs to --messages, which is not given" : "";
+  };
   command.groups = {
       {"arguments",
        {model_argument(arguments->model),
@@ -91,7 +95,7 @@ Command tokenize_command() {
         {"--messages", "FILE",
          "a JSON list of {role, content}, or {\"messages\": [...], \"tools\": [...]}",
          &arguments->messages},
-        {"--tools", "FILE", "with --messages: a JSON list of tools", &arguments->tools}}},
+        tools}},
       voice_options(arguments->voice)};
   command.run = [arguments] { return tokenize(*arguments); };
   return command;

@@ -58,7 +58,10 @@ Command verify_command() {
       "anything is wrong.";
   command.examples = {"nibble verify smollm2", "nibble verify ./Llama-3-8B-AWQ --json"};
   command.groups = {{"arguments", {model_argument(arguments->model)}},
-                    model_options(arguments->options),
+                    idle(model_options(arguments->options),
+                         {"--ctx", "--threads", "--load-format", "--load-strategy",
+                          "--enforce-eager", "--tp", "--strict"},
+                         [] { return "verify reads the files and runs nothing"; }),
                     voice_options(arguments->voice)};
   command.run = [arguments] { return verify_model(*arguments); };
   return command;

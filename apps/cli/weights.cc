@@ -118,7 +118,11 @@ Command weights_command() {
                      {model_argument(arguments->model),
                       module,
                       {"-o,--out", "FILE", "write a .npy file; - is stdout", &arguments->out}}},
-                    model_options(arguments->options),
+                    idle(model_options(arguments->options),
+                         {"--ctx", "--threads", "--device", "--isa", "--kernel", "--precision",
+                          "--activation-dtype", "--kv-cache-dtype", "--load-format",
+                          "--load-strategy", "--enforce-eager", "--tp", "--strict"},
+                         [] { return "a weight is the same however the model is run"; }),
                     voice_options(arguments->voice)};
   command.run = [arguments] { return show_weights(*arguments); };
   return command;

@@ -170,6 +170,21 @@ Result<std::optional<base::Json>> quantization_config_of(const std::string& opti
   return std::optional<base::Json>(std::move(json));
 }
 
+// Options that change nothing on the device, or of the files, that the others have chosen.
+void warn_of_idle_options(const Options& options, ParsedOptions& out) {
+  const auto idle = [&](std::string_view option, std::string_view why) {
+    out.warnings.push_back(fmt::format("{} has no effect: {}", option, why));
+  };
+  if (const std::optional<device::Gpu>& gpu = out.plan.hardware.gpu; !gpu) {
+    if (options.enforce_eager) idle("--enforce-eager", "only on a card are steps recorded");
+  } else if (options.isa != "auto") {
+    idle("--isa " + options.isa, "it is about CPUs, and this is for " + gpu->name);
+  }
+  if (out.dummy && (out.eager || out.prefetch)) {
+    idle("--load-strategy " + options.load_strategy, "dummy weights are not read from files");
+  }
+}
+
 Result<void> refuse_what_is_not_there(const Options& options, bool for_run) {
   for (const auto& [option, ranks] : {std::pair{"--tp", options.tp}, {"--ep", options.ep}}) {
     if (ranks < 1) {
@@ -248,6 +263,7 @@ Result<ParsedOptions> parse_options(const Options& options, bool for_run) {
     return fail(ErrorCode::kUsage,
                 fmt::format("--ctx: expected a number of tokens, found {}", options.ctx));
   }
+  warn_of_idle_options(options, out);
   return out;
 }
 

@@ -191,6 +191,32 @@ TEST(program, a_full_disk_is_said) {
   EXPECT_TRUE(contains(ran.err, "error: stdout could not be written"));
 }
 
+TEST(program, an_option_without_effect_is_said) {
+  const auto said = [](const std::vector<std::string>& arguments) {
+    const Ran ran = nibble(arguments);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    return ran.err;
+  };
+  EXPECT_EQ(said({"verify", "fake", "--threads", "2", "--override", "a=b"}),
+            "warning: --threads has no effect: verify reads the files and runs nothing\n");
+  EXPECT_EQ(said({"verify", "fake", "--threads", "2", "-q"}), "");
+  EXPECT_EQ(
+      said({"weights", "fake", "lm_head", "--load-format", "dummy"}),
+      "warning: --load-format has no effect: a weight is the same however the model is run\n");
+  EXPECT_EQ(said({"tokenize", "fake", "a", "--tools", "/nowhere"}),
+            "warning: --tools has no effect: it belongs to --messages, which is not given\n");
+  EXPECT_EQ(said({"compare", "fake", "fake", "-p", "a", "--tokens", "1"}),
+            "warning: --prompt has no effect: --tokens replaces it\n");
+  EXPECT_TRUE(
+      contains(said({"bench", "-n", "3", "-r", "1"}),
+               "warning: --n-gen has no effect: it is about a MODEL, and none was named\n"));
+  EXPECT_TRUE(contains(said({"bench", "fake", "--json", "-o", "csv"}),
+                       "warning: --output has no effect: --json replaces it\n"));
+  EXPECT_EQ(said({"bench", "fake", "-n", "0", "--json", "-o", "json"}).find("no effect"),
+            std::string::npos);
+  expect_error(nibble({"fit", "fake", "--tp", "2"}), 1, "--tp 2: this version runs on one rank");
+}
+
 TEST(program, no_file_takes_the_place_of_a_closed_descriptor) {
   const std::string path = testing::TempDir() + "nibble_closed.npy";
   const auto shell = [](const std::string& command) {

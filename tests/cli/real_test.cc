@@ -782,5 +782,22 @@ TEST(nibble, logits_that_cannot_be_written_are_an_error_and_no_interruption) {
                "/dev/full: could not be written");
 }
 
+TEST(nibble, an_option_that_the_hardware_makes_idle_is_a_warning) {
+  const std::string eager = "--enforce-eager has no effect: only on a card are steps recorded";
+  const Ran cpu = nibble({"run", kAwq, "-p", "a", "-n", "1", "--device", "cpu", "--enforce-eager"});
+  EXPECT_EQ(cpu.exit_code, 0);
+  EXPECT_TRUE(contains(cpu.err, "warning: " + eager + "\n")) << cpu.err;
+  expect_error(nibble({"run", kAwq, "-p", "a", "--device", "cpu", "--enforce-eager", "--strict"}),
+               1, "--strict: " + eager);
+  EXPECT_EQ(nibble({"inspect", kAwq, "--device", "cuda", "--enforce-eager"}).err, "");
+  const Json card =
+      json_of(nibble({"inspect", kAwq, "--device", "cuda", "--isa", "avx2", "--json"}));
+  EXPECT_TRUE(contains(card["warnings"].dump(), "--isa avx2 has no effect: it is about CPUs"));
+  const Ran dummy = nibble({"run", kAwq, "--tokens", "1", "-n", "1", "--device", "cpu",
+                            "--load-format", "dummy", "--load-strategy", "prefetch"});
+  EXPECT_TRUE(contains(dummy.err, "--load-strategy prefetch has no effect: dummy weights are not"))
+      << dummy.err;
+}
+
 }  // namespace
 }  // namespace nibble::cli
