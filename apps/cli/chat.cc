@@ -222,6 +222,11 @@ Result<int> chat(const Arguments& arguments) {
   }();
   if (!model) return fail(model.error());
   NIBBLE_ASSIGN(const Tokenizer* tokenizer, tokenizer_of(*model));
+  // A template that is missing, or refuses the system message, is said before anything is typed.
+  std::vector<ChatMessage> first;
+  if (!arguments.system.empty()) first.push_back({"system", arguments.system});
+  first.push_back({"user", "hello"});
+  NIBBLE_TRY(tokenizer->render_chat(messages_json(first)));
   Chat conversation(arguments, *model, *tokenizer);
   NIBBLE_TRY(conversation.talk());
   return 0;

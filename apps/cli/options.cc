@@ -179,8 +179,11 @@ Result<std::vector<std::string>> shell_words(std::string_view text) {
 
 Result<void> apply_option_string(const std::string& option, std::string_view text,
                                  Options& options) {
-  NIBBLE_ASSIGN(std::vector<std::string> words, shell_words(text));
-  if (auto ok = parse_options({model_options(options)}, words, option); !ok) {
+  const auto parsed = [&]() -> Result<void> {
+    NIBBLE_ASSIGN(const std::vector<std::string> words, shell_words(text));
+    return parse_options({model_options(options)}, words, option);
+  };
+  if (auto ok = parsed(); !ok) {
     const std::string& message = ok.error().message;  // not each kind of it names the option
     const bool named = message.rfind(option, 0) == 0;
     return fail(ErrorCode::kUsage, named ? message : fmt::format("{}: {}", option, message));

@@ -29,9 +29,11 @@ Result<Number> to_number(const Option& option, const std::string& text) {
   const double value = static_cast<double>(number);
   if (error == std::errc::result_out_of_range || std::isnan(value) || value < option.low ||
       value > option.high) {
-    const std::string range = std::isinf(option.high)
-                                  ? fmt::format("of at least {:g}", option.low)
-                                  : fmt::format("from {:.12g} to {:.12g}", option.low, option.high);
+    const bool too_long = error == std::errc::result_out_of_range && text[0] != '-';
+    const std::string range =
+        !std::isinf(option.high) ? fmt::format("from {:.12g} to {:.12g}", option.low, option.high)
+        : too_long               ? fmt::format("of at most {}", std::numeric_limits<Number>::max())
+                                 : fmt::format("of at least {:g}", option.low);
     return usage(fmt::format("{}: expected {} {}, found {}.", option.name(), kind, range, text));
   }
   return number;
@@ -234,10 +236,13 @@ std::vector<std::string> visible_names(const std::vector<Command>& commands) {
 // `nibble --help`, `nibble --version [--json]`: no command was named.
 Result<Parsed> parse_root(const std::vector<std::string>& arguments) {
   Parsed parsed;
+  bool verbose = false;
   const std::vector<Option> options = {
       {"-h,--help", "", "", Switch{&parsed.help}},
       {"--version", "", "", Switch{&parsed.version}},
       {"--json", "", "", Switch{&parsed.json}},
+      {"-q,--quiet", "", "", Switch{&parsed.quiet}},
+      {"-v,--verbose", "", "", Switch{&verbose}},  // there is no more to say
   };
   NIBBLE_TRY(parse_options({{"", options}}, arguments, "nibble without a command"));
   return parsed;

@@ -210,7 +210,7 @@ TEST_P(HostileFolder, is_refused_with_its_sentence) {
 constexpr char kLfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
 
 const Folder kFolders[] = {
-    {"empty", {}, "DIR/: the folder is empty"},
+    {"empty", {}, "DIR/: the folder is empty; download the model into it"},
     {"no_weights",
      {{"config.json", kConfig}, {"README.md", "x"}},
      "DIR/: neither *.safetensors nor *.gguf nor *.bin in this folder; it holds README.md, "

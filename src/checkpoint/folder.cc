@@ -110,7 +110,8 @@ Failure nothing_found(const std::string& folder, const Names& names) {
                             folder));
   }
   if (names.empty()) {
-    return fail(ErrorCode::kNotFound, fmt::format("{}: the folder is empty", folder));
+    return fail(ErrorCode::kNotFound,
+                fmt::format("{}: the folder is empty; download the model into it", folder));
   }
   return fail(
       ErrorCode::kNotFound,
@@ -329,7 +330,11 @@ Result<WeightFiles> find_weight_files(const std::string& path) {
   }
   if (stat(path.c_str(), &status) != 0) {
     return fail(errno == ENOENT || errno == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
-                fmt::format("{}: cannot open the model: {}", path, system_message(errno)));
+                fmt::format("{}: cannot open the model: {}{}", path, system_message(errno),
+                            path.find('/') != path.npos
+                                ? ""
+                                : "; nor is a packaged model of this name in $NIBBLE_MODELS or "
+                                  "~/.cache/nibble/models"));
   }
   return S_ISDIR(status.st_mode) ? in_folder(path) : one_file(path);
 }

@@ -100,8 +100,8 @@ Result<ChosenTemplate> choose_chat_template(const ChatTemplateSources& sources, 
                 "this checkpoint has no chat template (looked for chat_template.jinja, "
                 "additional_chat_templates/, tokenizer_config.json: chat_template, "
                 "chat_template.json and GGUF's tokenizer.chat_template): it may be a base model, "
-                "which completes plain text; to chat, give a template or ask for the built-in "
-                "\"chatml\" by name");
+                "which completes plain text; to chat, take the model that was tuned for it, or put "
+                "a chat_template.jinja into the folder");
   }
   const ChosenTemplate* chosen = has_tools ? find(templates, "tool_use") : nullptr;
   if (chosen == nullptr) chosen = find(templates, "default");

@@ -135,7 +135,7 @@ TEST(chat_template_choice, a_checkpoint_without_one_is_told_what_to_do) {
   const auto result = choose_chat_template({}, false);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ErrorCode::kNotFound);
-  EXPECT_NE(result.error().message.find("ask for the built-in \"chatml\" by name"),
+  EXPECT_NE(result.error().message.find("put a chat_template.jinja into the folder"),
             std::string::npos);
 }
 

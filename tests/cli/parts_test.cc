@@ -113,6 +113,11 @@ TEST(options, wrong_values_are_told_in_a_sentence) {
             "--ctx: expected a whole number from 1 to 1073741824, found 0.");
   EXPECT_EQ(v.error_of({"-c", "99999999999999999999"}),
             "--ctx: expected a whole number from 1 to 1073741824, found 99999999999999999999.");
+  EXPECT_EQ(v.error_of({"-n", "99999999999999999999"}),
+            "--max-tokens: expected a whole number of at most 9223372036854775807, found "
+            "99999999999999999999.");
+  EXPECT_EQ(v.error_of({"-n", "-2"}),
+            "--max-tokens: expected a whole number of at least -1, found -2.");
   EXPECT_EQ(v.error_of({"--top-p", "2"}), "--top-p: expected a number from 0 to 1, found 2.");
   EXPECT_EQ(v.error_of({"--temp", "nan"}), "--temp: expected a number from 0 to 1000, found nan.");
   EXPECT_EQ(v.error_of({"--seed", "-1"}), "--seed: expected a whole number, found \"-1\".");

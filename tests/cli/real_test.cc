@@ -799,5 +799,12 @@ TEST(nibble, an_option_that_the_hardware_makes_idle_is_a_warning) {
       << dummy.err;
 }
 
+TEST(nibble, chat_without_a_template_is_refused_before_anything_is_typed) {
+  const Copy copy(kAwq);
+  fs::remove(copy.path() + "/chat_template.jinja");
+  expect_error(nibble({"chat", copy.path()}, "hello\n"), 1,
+               "put a chat_template.jinja into the folder");
+}
+
 }  // namespace
 }  // namespace nibble::cli
