@@ -91,7 +91,8 @@ Result<int> compare_models(const Arguments& arguments) {
   NIBBLE_ASSIGN(const Model right, open_model(second, right_options, interrupt));
   NIBBLE_ASSIGN(const std::vector<int32_t> tokens, tokens_for(arguments, left, right));
   ProgressLine progress(Unit::kLayers, interrupt);
-  NIBBLE_ASSIGN(std::vector<CompareRow> rows, compare(left, right, tokens, progress.callback()));
+  NIBBLE_ASSIGN(std::vector<CompareRow> rows,
+                compare(left, right, tokens, progress.callback("comparing")));
   progress.clear();
   sort_worst_first(rows);
   return finish(arguments.voice.json ? compare_json(rows) : compare_text(rows));

@@ -12,7 +12,8 @@ Result<Model> open_model(const std::string& model, const Options& options,
                          const CatchInterrupt& interrupt) {
   NIBBLE_TRY(check(options));
   ProgressLine progress(Unit::kBytes, interrupt);
-  NIBBLE_ASSIGN(Model loaded, Model::load(resolve_model(model), options, progress.callback()));
+  NIBBLE_ASSIGN(Model loaded,
+                Model::load(resolve_model(model), options, progress.callback("loading")));
   progress.clear();
   for (const std::string& warning : loaded.plan().warnings) warn(warning);
   for (const std::string& text : loaded.load_notes()) note(text);

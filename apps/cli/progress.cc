@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -71,9 +72,9 @@ ProgressLine::ProgressLine(Unit unit, const CatchInterrupt& interrupt, double pa
 
 ProgressLine::~ProgressLine() { clear(); }
 
-Progress ProgressLine::callback() {
-  return [this](std::string_view what, uint64_t done, uint64_t total) {
-    return update(what, done, total);
+Progress ProgressLine::callback(std::string name) {
+  return [this, name = std::move(name)](std::string_view what, uint64_t done, uint64_t total) {
+    return update(name.empty() ? what : name, done, total);
   };
 }
 
@@ -86,7 +87,7 @@ bool ProgressLine::update(std::string_view what, uint64_t done, uint64_t total) 
   if (interrupt_.requested()) return false;
   if (voice().quiet) return true;
   const Clock::time_point now = Clock::now();
-  // The name changes from layer to layer; the work is another one where its count begins anew.
+  // The library's name may change from layer to layer; another work is one whose count begins anew.
   if (total_ != 0 && (total != total_ || done < done_)) {
     clear();
     start_ = last_ = now;
@@ -98,9 +99,13 @@ bool ProgressLine::update(std::string_view what, uint64_t done, uint64_t total) 
   const double since_last = std::chrono::duration<double>(now - last_).count();
   if (terminal_) {
     if (since_last < kRedrawSeconds) return true;
-    // A line that wraps could not be taken off again.
-    const std::string line = progress_line(printable(what), unit_, done, total, seconds, true);
-    put(fmt::format("\r\x1b[K{}", first_columns(line, stderr_columns() - 1)));
+    // A line that wraps could not be taken off again: the bar goes first, then the end.
+    const size_t columns = stderr_columns() - 1;
+    std::string line = progress_line(printable(what), unit_, done, total, seconds, true);
+    if (display_width(line) > columns) {
+      line = progress_line(printable(what), unit_, done, total, seconds, false);
+    }
+    put(fmt::format("\r\x1b[K{}", first_columns(line, columns)));
     drawn_ = true;
     last_ = now;
   } else if (seconds >= patience_ &&

@@ -26,8 +26,9 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  // To hand to the library; valid while this lives. Answers false once Ctrl-C was pressed.
-  Progress callback();
+  // To hand to the library; valid while this lives. Answers false once Ctrl-C was pressed. `name`
+  // stands for the whole work, where the library names each layer.
+  Progress callback(std::string name = "");
   // Takes the line off the terminal, so that other text may follow.
   void clear();
 

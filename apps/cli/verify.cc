@@ -38,7 +38,8 @@ Result<int> verify_model(const Arguments& arguments) {
   const std::string path = resolve_model(arguments.model);
   const CatchInterrupt interrupt;
   ProgressLine progress(Unit::kBytes, interrupt);
-  NIBBLE_ASSIGN(const VerifyReport report, verify(path, arguments.options, progress.callback()));
+  NIBBLE_ASSIGN(const VerifyReport report,
+                verify(path, arguments.options, progress.callback("reading")));
   progress.clear();
   NIBBLE_TRY(Output{}.write(arguments.voice.json ? verify_json(report) : verify_text(report)));
   if (report.findings.empty()) return 0;

@@ -300,7 +300,7 @@ TEST(program, long_work_draws_a_bar_on_a_terminal_and_plain_lines_elsewhere) {
     EXPECT_LE(narrow.substr(at + 4, next == std::string::npos ? 0 : next - at - 4).size(), 29u);
     at = next;
   }
-  EXPECT_TRUE(contains(narrow, "\r\x1b[Kreading  [=")) << narrow;
+  EXPECT_TRUE(contains(narrow, "\r\x1b[Kreading   ")) << narrow;
   const Ran elsewhere = run(spawn);
   EXPECT_TRUE(contains(elsewhere.err, "reading   ")) << elsewhere.err;
   EXPECT_FALSE(contains(elsewhere.err, "\x1b")) << elsewhere.err;
