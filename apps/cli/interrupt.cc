@@ -28,6 +28,7 @@ void install_signal_handlers() {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
+  sigaction(SIGXFSZ, &ignore, nullptr);
   g_wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   // Without SA_RESTART: a read from the terminal ends with EINTR.
   struct sigaction interrupt = {};

@@ -5,7 +5,8 @@ namespace nibble::cli {
 
 constexpr int kInterrupted = 130;  // the exit code of a program that Ctrl-C ended
 
-// From here on SIGPIPE is an error of write(), and Ctrl-C ends the program with exit code 130.
+// From here on a closed pipe and a file that grew too large are errors of write(), and Ctrl-C ends
+// the program with exit code 130.
 void install_signal_handlers();
 
 // While one lives, the first Ctrl-C is only noted; the second one ends the program. A new one

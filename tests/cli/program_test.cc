@@ -191,6 +191,16 @@ TEST(program, a_full_disk_is_said) {
   EXPECT_TRUE(contains(ran.err, "error: stdout could not be written"));
 }
 
+TEST(program, a_limit_on_the_size_of_files_is_an_error_and_no_signal) {
+  const std::string path = testing::TempDir() + "nibble_large.npy";
+  const Ran ran = run({{"/bin/sh", "-c",
+                        "ulimit -f 1; " + std::string(NIBBLE_PROGRAM) +
+                            " logits fake --tokens 65,66,67 --out " + path}});
+  expect_error(ran, 1, path + ": could not be written: File too large");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+}
+
 TEST(program, an_option_without_effect_is_said) {
   const auto said = [](const std::vector<std::string>& arguments) {
     const Ran ran = nibble(arguments);
