@@ -9,6 +9,7 @@
 #include "api/inspect.h"
 #include "base/check.h"
 #include "device/cuda.h"
+#include "device/threads_ran_out.h"
 #include "generate/generate.h"
 #include "kernels/cuda/abi.h"
 #include "load/fill.h"
@@ -109,6 +110,8 @@ Result<Model> Model::load(const std::string& path, const Options& options,
     return Model(std::move(impl));
   } catch (const device::CardMemoryRanOut& error) {
     return fail(ErrorCode::kOutOfMemory, fmt::format("{}: {}", path, error.what()));
+  } catch (const device::ThreadsRanOut& error) {
+    return fail(ErrorCode::kOutOfMemory, error.what());
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfMemory, fmt::format("{}: the memory ran out while loading", path));
   }
@@ -284,6 +287,9 @@ Result<Plan> inspect(const std::string& path, const Options& options) try {
 
 Failure api::out_of_memory(const std::bad_alloc& error, std::string_view what_needs_less) {
   const auto* of_card = dynamic_cast<const device::CardMemoryRanOut*>(&error);
+  if (dynamic_cast<const device::ThreadsRanOut*>(&error) != nullptr) {
+    return fail(ErrorCode::kOutOfMemory, error.what());
+  }
   return fail(ErrorCode::kOutOfMemory,
               fmt::format("{}{}{}", of_card != nullptr ? of_card->what() : "the memory ran out",
                           what_needs_less.empty() ? "" : "; ", what_needs_less));

@@ -1,5 +1,6 @@
 #include "device/thread_pool.h"
 
+#include <fmt/format.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -7,11 +8,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
 #include "device/limits.h"
+#include "device/threads_ran_out.h"
 
 namespace nibble::device {
 namespace {
@@ -76,7 +80,17 @@ struct ThreadPool::Impl {
   bool wait_for_loop_after(uint64_t seen);
   void wait_until_done(int64_t total);
   void wake(int64_t chunks_to_share);
+  void end();
 };
+
+void ThreadPool::Impl::end() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    stop.store(true, std::memory_order_seq_cst);
+  }
+  work_came.notify_all();
+  for (auto& thread : threads) thread.join();
+}
 
 void ThreadPool::Impl::run_chunks(int worker) {
   int64_t finished = 0;
@@ -156,19 +170,20 @@ ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
   const bool crowded = threads > static_cast<int>(allowed_cpus().size());
   impl_->spin = crowded ? std::chrono::microseconds(0) : kSpin;
   impl_->threads.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) {
-    impl_->threads.emplace_back([impl = impl_.get(), i] { impl->work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) {
+      impl_->threads.emplace_back([impl = impl_.get(), i] { impl->work(i); });
+    }
+  } catch (const std::system_error& error) {
+    const std::string text =
+        fmt::format("--threads {}: the system started {} of them and no more: {}; fewer may do",
+                    threads, size(), error.code().message());
+    impl_->end();
+    throw ThreadsRanOut(text);
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
-    impl_->stop.store(true, std::memory_order_seq_cst);
-  }
-  impl_->work_came.notify_all();
-  for (auto& thread : impl_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() { impl_->end(); }
 
 int ThreadPool::size() const { return static_cast<int>(impl_->threads.size()) + 1; }
 

@@ -806,5 +806,15 @@ TEST(nibble, chat_without_a_template_is_refused_before_anything_is_typed) {
                "put a chat_template.jinja into the folder");
 }
 
+TEST(nibble, threads_that_the_system_does_not_start_are_an_error) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more addresses than the limit leaves";
+#endif
+  // 4095 stacks do not fit.
+  const std::string command = "ulimit -v 2000000; exec " + std::string(NIBBLE_PROGRAM) + " run " +
+                              kAwq + " --tokens 1 -n 1 --device cpu --threads 4096";
+  expect_error(run({{"/bin/sh", "-c", command}}, 120), 1, "--threads 4096: the system started ");
+}
+
 }  // namespace
 }  // namespace nibble::cli
