@@ -20,12 +20,14 @@ struct Arguments {
 
 Result<int> inspect_model(const Arguments& arguments) {
   set_voice(arguments.voice);
-  NIBBLE_TRY(check(arguments.options));
   const std::string path = resolve_model(arguments.model);
-  Result<Plan> plan = inspect(path, arguments.options);
+  const Result<Plan> plan = [&]() -> Result<Plan> {
+    NIBBLE_TRY(check(arguments.options));
+    return inspect(path, arguments.options);
+  }();
   if (!plan) {
     // There is no plan to show, but a reader of JSON gets its document all the same.
-    if (arguments.voice.json && plan.error().code != ErrorCode::kUsage) {
+    if (arguments.voice.json) {
       Plan empty;
       empty.path = path;
       empty.problems = {plan.error().message};

@@ -370,6 +370,9 @@ TEST(program, inspect_as_json_prints_a_document_even_without_a_plan) {
   EXPECT_EQ(ran.exit_code, 1);
   EXPECT_EQ(json_of(ran)["problems"].size(), 1u);
   EXPECT_TRUE(contains(ran.err, "error: nowhere: "));
+  const Ran usage = nibble({"inspect", "fake", "--device", "tpu", "--json"});
+  EXPECT_EQ(usage.exit_code, 2);
+  EXPECT_EQ(json_of(usage)["problems"].size(), 1u);
 }
 
 TEST(program, warnings_begin_with_warning_and_quiet_hides_them) {
