@@ -238,10 +238,8 @@ Result<Parsed> parse_root(const std::vector<std::string>& arguments) {
   Parsed parsed;
   bool verbose = false;
   const std::vector<Option> options = {
-      {"-h,--help", "", "", Switch{&parsed.help}},
-      {"--version", "", "", Switch{&parsed.version}},
-      {"--json", "", "", Switch{&parsed.json}},
-      {"-q,--quiet", "", "", Switch{&parsed.quiet}},
+      {"-h,--help", "", "", Switch{&parsed.help}}, {"--version", "", "", Switch{&parsed.version}},
+      {"--json", "", "", Switch{&parsed.json}},    {"-q,--quiet", "", "", Switch{&parsed.quiet}},
       {"-v,--verbose", "", "", Switch{&verbose}},  // there is no more to say
   };
   NIBBLE_TRY(parse_options({{"", options}}, arguments, "nibble without a command"));
