@@ -63,7 +63,16 @@ void add_dictionaries(const base::Json& config, std::string_view prefix,
                       std::vector<Dictionary>& out) {
   for (std::string_view key : {"quantization_config", "compression_config"}) {
     const base::Json* found = config.find_set(key);
-    if (found != nullptr) out.push_back({found, fmt::format("{}{}", prefix, key)});
+    if (found == nullptr) continue;
+    std::string where = fmt::format("{}{}", prefix, key);
+    // transformers 4.45 saved the tool's own dictionary inside one more, beside sparsity_config.
+    const base::Json* inner =
+        is_dictionary(found) ? found->find_set("quantization_config") : nullptr;
+    if (is_dictionary(inner)) {
+      found = inner;
+      where += ": quantization_config";
+    }
+    out.push_back({found, std::move(where)});
   }
 }
 

@@ -39,6 +39,19 @@ TEST(scheme, the_dictionary_is_found_in_order_of_places) {
   EXPECT_EQ(where_of("{}", "", R"({"bits": 4, "desc_act": true})"), "quantize_config.json gptq");
 }
 
+TEST(scheme, a_dictionary_inside_one_of_the_same_name_is_the_one_that_counts) {
+  EXPECT_EQ(where_of(R"({"quantization_config": {
+                           "quantization_config": {"config_groups": {}, "quant_method": "ZZ_8"},
+                           "sparsity_config": null}})"),
+            "config.json: quantization_config: quantization_config zz-8");
+  EXPECT_EQ(where_of(R"({"compression_config": {"quantization_config": {"config_groups": {}},
+                                                "sparsity_config": {"format": "dense"}}})"),
+            "config.json: compression_config: quantization_config compressed-tensors");
+  EXPECT_EQ(where_of(R"({"quantization_config": {"quantization_config": null,
+                                                 "sparsity_config": {"format": "dense"}}})"),
+            "config.json: quantization_config compressed-tensors");
+}
+
 TEST(scheme, bitsandbytes_named_itself_by_its_flags_alone_before_there_were_methods) {
   for (const auto& [text, method] : std::vector<std::array<std::string, 2>>{
            {R"({"load_in_8bit": true, "llm_int8_threshold": 6.0})", "bitsandbytes"},
