@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace nibble::models {
 
@@ -18,6 +19,13 @@ constexpr Architecture kArchitectures[] = {
 #include "models/architectures.inc"
 #undef NIBBLE_ARCHITECTURE
 };
+
+// The first conversions of Llama say "LLaMAForCausalLM": letters count, their case does not.
+bool same_name(std::string_view a, std::string_view b) {
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
 
 // Parts of pipelines of the diffusers library are Hugging Face folders too.
 Result<void> refuse_diffusers(const base::Json& config, bool nothing_claimed) {
@@ -46,7 +54,9 @@ Result<layers::DecoderSpec> declare_model(const base::Json& config) {
                 config.get_strings_or_empty("architectures"));
   NIBBLE_ASSIGN(const std::string model_type, config.get_string_or("model_type", ""));
   for (const Architecture& a : kArchitectures) {
-    const bool named = std::find(claimed.begin(), claimed.end(), a.name) != claimed.end();
+    const bool named = std::any_of(claimed.begin(), claimed.end(), [&](const std::string& name) {
+      return same_name(name, a.name);
+    });
     if (!named && !(claimed.empty() && a.model_type == model_type)) continue;
     NIBBLE_ASSIGN(layers::DecoderSpec spec, a.declare(config));
     spec.architecture = a.name;

@@ -109,6 +109,12 @@ std::string all_architectures() {
   return all;
 }
 
+TEST(config, architectures_are_known_whatever_the_case_of_their_letters) {
+  auto spec = declare_model(config_with("architectures", "[\"LLaMAForCausalLM\"]"));
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(spec->architecture, "LlamaForCausalLM");
+}
+
 TEST(config, a_part_of_a_diffusers_pipeline_is_refused) {
   const std::string why =
       " is a part of a pipeline of the diffusers library, which makes pictures, video or sound; "
