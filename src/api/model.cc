@@ -175,7 +175,7 @@ generate::GenerateSettings settings_of(const Model::Impl& model, const GenerateO
   if (o.temperature < 0 && do_sample != nullptr && do_sample->is_bool() && !do_sample->as_bool()) {
     out.sample.temperature = 0;
   }
-  out.sample.top_k = pick(o.top_k, config, "top_k", 40);
+  out.sample.top_k = api::top_k_said(pick(o.top_k, config, "top_k", 40));
   out.sample.top_p = pick(o.top_p, config, "top_p", 0.95f);
   out.sample.min_p = pick(o.min_p, config, "min_p", 0.0f);
   out.sample.repeat_penalty = pick(o.repeat_penalty, config, "repetition_penalty", 1.0f);
@@ -283,6 +283,11 @@ Result<Plan> inspect(const std::string& path, const Options& options) try {
   return api::inspect(path, options);
 } catch (const std::bad_alloc&) {
   return fail(ErrorCode::kOutOfMemory, fmt::format("{}: the memory ran out", path));
+}
+
+int32_t api::top_k_said(double number) {
+  constexpr double kMost = 1e9;
+  return number == -1 ? 0 : static_cast<int32_t>(std::clamp(number, -kMost, kMost));
 }
 
 Failure api::out_of_memory(const std::bad_alloc& error, std::string_view what_needs_less) {

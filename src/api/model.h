@@ -1,6 +1,7 @@
 // What a nibble::Model holds.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
@@ -33,6 +34,9 @@ struct Model::Impl {
 };
 
 namespace api {
+
+// top_k as generation_config.json says it. Servers of the field write -1 for all, which is 0.
+int32_t top_k_said(double number);
 
 // Whose memory ran out, and what would need less ("" if nothing is known that would).
 Failure out_of_memory(const std::bad_alloc& error, std::string_view what_needs_less);

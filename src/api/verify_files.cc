@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "api/model.h"
 #include "api/tokenizer.h"
 #include "api/verify.h"
 #include "base/sha256.h"
@@ -62,7 +63,9 @@ void verify_token_ids(const base::Json& config, int64_t vocab, VerifyReport& rep
 
 void verify_sampling(const base::Json& config, VerifyReport& report) {
   kernels::SampleSettings sample;
+  float top_k = 0;
   const std::pair<const char*, float*> reals[] = {{"temperature", &sample.temperature},
+                                                  {"top_k", &top_k},
                                                   {"top_p", &sample.top_p},
                                                   {"min_p", &sample.min_p},
                                                   {"repetition_penalty", &sample.repeat_penalty}};
@@ -77,6 +80,7 @@ void verify_sampling(const base::Json& config, VerifyReport& report) {
     }
     *at = static_cast<float>(found->as_double());
   }
+  sample.top_k = api::top_k_said(top_k);
   if (auto ok = kernels::check(sample); !ok) {
     report.findings.push_back({"generation_config.json", ok.error().message});
   }

@@ -499,6 +499,12 @@ TEST(nibble, verify_reads_the_documents_beside_the_weights) {
   replace("generation_config.json", "{\"top_p\": 3}");
   EXPECT_TRUE(contains(only_finding(copy.path()), "top-p is 3"));
   expect_error(nibble({"run", copy.path(), "-p", "a"}), 1, "generation_config.json: --top-p is 3");
+  replace("generation_config.json", "{\"top_k\": -2}");
+  EXPECT_TRUE(contains(only_finding(copy.path()), "top-k is -2"));
+  expect_error(nibble({"run", copy.path(), "-p", "a"}), 1, "generation_config.json: --top-k is -2");
+  replace("generation_config.json", "{\"top_k\": -1}");  // all, as 0
+  EXPECT_EQ(nibble({"verify", copy.path()}).exit_code, 0);
+  EXPECT_EQ(nibble({"run", copy.path(), "-p", "a", "-n", "1"}).exit_code, 0);
   replace("generation_config.json", "{}");
   replace("chat_template.jinja", "{% if %}");
   EXPECT_TRUE(contains(only_finding(copy.path()), "chat_template.jinja"))
