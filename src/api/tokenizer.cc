@@ -94,11 +94,16 @@ Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
                           : &text::Tokenizer::from_sentencepiece;
     return make(bytes, name, ckpt.tokenizer_config(), ckpt.special_tokens_map(), added_tokens);
   }
-  return fail(
-      ErrorCode::kNotFound,
-      fmt::format("{}: there is neither tokenizer.json nor tokenizer.model; text needs one, "
-                  "--tokens works without",
-                  ckpt.path()));
+  if (ckpt.has_file("vocab.json") && ckpt.has_file("merges.txt")) {
+    NIBBLE_ASSIGN(const std::string vocab, ckpt.read_small_file("vocab.json"));
+    NIBBLE_ASSIGN(const std::string merges, ckpt.read_small_file("merges.txt"));
+    return text::Tokenizer::from_vocab_and_merges(vocab, merges, ckpt.tokenizer_config(),
+                                                  ckpt.special_tokens_map(), added_tokens);
+  }
+  return fail(ErrorCode::kNotFound,
+              fmt::format("{}: there is no tokenizer.json, tokenizer.model, or vocab.json with "
+                          "merges.txt; text needs one, --tokens works without",
+                          ckpt.path()));
 }
 
 // The text of a special token: a string, or an object with its content.

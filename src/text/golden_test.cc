@@ -75,10 +75,9 @@ std::string streamed(const Tokenizer& t, const Ids& ids, bool skip) {
   return out + stream.finish();
 }
 
-// One file's ids and texts against the recorded ones.
-void compare(const std::string& name, const Json* config) {
+// A tokenizer's ids and texts against the recorded ones.
+void compare(const std::string& name, const Result<Tokenizer>& t) {
   SCOPED_TRACE(name);
-  auto t = Tokenizer::from_json(read_file(folder() / (name + ".json")), name, config);
   ASSERT_TRUE(t.has_value()) << t.error().message;
   const Json want = read_json(name + ".want.json");
   const auto list = texts();
@@ -94,6 +93,10 @@ void compare(const std::string& name, const Json* config) {
         << t->decode(ids, true);
     EXPECT_EQ(streamed(*t, ids, true), t->decode(ids, true));
   }
+}
+
+void compare(const std::string& name, const Json* config) {
+  compare(name, Tokenizer::from_json(read_file(folder() / (name + ".json")), name, config));
 }
 
 TEST(golden_tokenizers, ids_and_texts_are_those_of_the_tokenizers_package) {
@@ -113,6 +116,23 @@ TEST(golden_tokenizers, tokenizer_config_changes_what_transformers_lets_it_chang
        {"config_bos", "config_bos_eos", "config_none", "config_kept", "config_more"}) {
     const Json config = read_json(std::string(name) + ".config.json");
     compare(name, &config);
+  }
+}
+
+TEST(golden_tokenizers, a_vocabulary_and_merges_give_what_their_tokenizer_json_gives) {
+  for (const auto& [name, its] :
+       {std::pair{"bpe_gpt2", "GPT2Tokenizer"}, std::pair{"bpe_qwen2", "Qwen2TokenizerFast"}}) {
+    const Json file = read_json(std::string(name) + ".json");
+    const Json& model = *file.find("model");
+    std::string merges = "#version: 0.2\n";
+    for (const Json& merge : model.find("merges")->as_array()) {
+      merges += merge.as_array()[0].as_string() + " " + merge.as_array()[1].as_string() + "\n";
+    }
+    Json config = Json::object();
+    config.set("tokenizer_class", Json(std::string(its)));
+    config.set("additional_special_tokens",
+               *base::parse_json(R"(["<|im_start|>", "<|im_end|>"])", "tokens"));
+    compare(name, Tokenizer::from_vocab_and_merges(model.find("vocab")->dump(), merges, &config));
   }
 }
 

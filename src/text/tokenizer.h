@@ -70,6 +70,13 @@ class Tokenizer {
                                               const base::Json* special_tokens_map = nullptr,
                                               const base::Json* added_tokens = nullptr);
 
+  // vocab.json and merges.txt, for a checkpoint with neither: a byte-level BPE of the class that
+  // tokenizer_config.json names; add_bos_token, add_eos_token and add_prefix_space count here.
+  static Result<Tokenizer> from_vocab_and_merges(std::string_view vocab, std::string_view merges,
+                                                 const base::Json* tokenizer_config,
+                                                 const base::Json* special_tokens_map = nullptr,
+                                                 const base::Json* added_tokens = nullptr);
+
   // Errors: text that is not UTF-8; a character without a token in a vocabulary that has no
   // unknown token; a regular expression of the file that does not finish on this text.
   Result<std::vector<int32_t>> encode(std::string_view text,

@@ -246,5 +246,56 @@ TEST(tokenizer_config, wrong_types_are_refused) {
   }
 }
 
+struct OldFiles {
+  std::string vocab =
+      R"({"a":0,"b":1,"ab":2,"\u0120":3,"\u0120a":4,"<|endoftext|>":5,"</s>":6,"1":7})";
+  std::string merges = "#version: 0.2\na b\r\n\u0120 a\n\n";
+  std::string config = R"({"tokenizer_class":"GPT2Tokenizer"})";
+  Result<Tokenizer> read() const {
+    const auto json = base::parse_json(config, "tokenizer_config.json");
+    return Tokenizer::from_vocab_and_merges(vocab, merges, &*json);
+  }
+  Ids encode(std::string_view text) const {
+    auto t = read();
+    if (!t) throw std::runtime_error(t.error().message);
+    return *t->encode(text);
+  }
+  std::string refusal() const {
+    auto t = read();
+    return t ? "(accepted)" : t.error().message;
+  }
+};
+
+TEST(vocab_and_merges, the_config_says_what_stands_around_a_text) {
+  OldFiles files;
+  EXPECT_EQ(files.encode("ab a<|endoftext|>"), (Ids{2, 4, 5}));
+  EXPECT_EQ(files.read()->special_ids().bos, 5);
+  files.config = R"({"tokenizer_class":"GPT2Tokenizer","add_prefix_space":true,
+                     "add_bos_token":true,"add_eos_token":true,"bos_token":{"content":"</s>"}})";
+  EXPECT_EQ(files.encode("a1"), (Ids{6, 4, 7, 5}));
+  files.config = R"({"tokenizer_class":"Qwen2TokenizerFast"})";
+  EXPECT_EQ(files.read()->special_ids().bos, std::nullopt);
+  EXPECT_EQ(files.read()->special_ids().eos, 5);
+}
+
+TEST(vocab_and_merges, what_is_wrong_is_said_by_file) {
+  const std::string behind =
+      ", so that it is not known how words are cut before vocab.json and merges.txt apply (known "
+      "are GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer); a tokenizer.json says it";
+  EXPECT_EQ((OldFiles{.config = "{}"}).refusal(),
+            "tokenizer_config.json: tokenizer_class is missing" + behind);
+  EXPECT_EQ((OldFiles{.config = R"({"tokenizer_class":"BertTokenizer"})"}).refusal(),
+            "tokenizer_config.json: tokenizer_class is \"BertTokenizer\"" + behind);
+  EXPECT_EQ((OldFiles{.merges = "a b\nab\n"}).refusal(),
+            "merges.txt: line 2: expected two parts with a space between, found \"ab\"");
+  EXPECT_EQ((OldFiles{.merges = "a b c\n"}).refusal(),
+            "merges.txt: line 1: expected two parts with a space between, found \"a b c\"");
+  EXPECT_EQ((OldFiles{.merges = "b a"}).refusal(),
+            "merges.txt: merge 0 (\"b\" and \"a\"): \"ba\" is no token of the vocabulary");
+  EXPECT_TRUE((OldFiles{.vocab = "[1]"}).refusal().starts_with("vocab.json: "));
+  EXPECT_TRUE((OldFiles{.vocab = R"({"a":0,"b":0})"}).refusal().starts_with("vocab.json: "));
+  EXPECT_TRUE((OldFiles{.vocab = R"({"a":0} x)"}).refusal().starts_with("vocab.json: "));
+}
+
 }  // namespace
 }  // namespace nibble::text
