@@ -134,8 +134,9 @@ class Builder {
       parts_.pre_tokenizer.add(SplitByPattern{std::move(regex), SplitBehavior::kIsolated, false});
     }
     if (pre->byte_level) {
-      parts_.pre_tokenizer.add(
-          PreByteLevel{.add_prefix_space = in_.add_space_prefix.value_or(false)});
+      // add_space_prefix is there for SentencePiece alone; llama.cpp does not read it here, though
+      // its converter writes it whenever tokenizer_config.json has add_prefix_space.
+      parts_.pre_tokenizer.add(PreByteLevel{.add_prefix_space = false});
       parts_.decoder.add(DecodeByteLevel{});
     } else {
       bpe.byte_fallback = true;

@@ -52,6 +52,12 @@ TEST(gguf_vocab, lower_ranks_merge_first) {
   EXPECT_EQ(*t.encode("abab"), (Ids{256, 256}));
 }
 
+TEST(gguf_vocab, a_byte_level_vocabulary_takes_no_space_in_front) {
+  GgufVocab v = byte_vocab({"a b"}, "llama-bpe");
+  v.add_space_prefix = true;
+  EXPECT_EQ(*build(std::move(v)).encode("ab,ab"), (Ids{256, ',', 256}));
+}
+
 TEST(gguf_vocab, smollm_keeps_digits_apart) {
   const Tokenizer t = build(byte_vocab({"1 2"}));
   EXPECT_EQ(*t.encode("12"), (Ids{'1', '2'}));
