@@ -34,6 +34,15 @@ constexpr const char* kDocuments[] = {"config.json",           "generation_confi
                                       "hf_quant_config.json",  "quantize_config.json",
                                       "quant_config.json"};
 
+// A parameter whose tensors, which lie together, are stored under names that begin with its own.
+struct Subclass {
+  std::string name;
+  uint32_t file = 0;
+  size_t first = 0, count = 0;  // tensors
+};
+
+using Entry = std::pair<std::string_view, uint32_t>;  // a name and its file
+
 }  // namespace
 
 struct Checkpoint::State {
@@ -42,7 +51,8 @@ struct Checkpoint::State {
   std::vector<File> files;
   std::vector<TensorInfo> tensors;
   std::vector<Strides> strides;  // one for each tensor of files of torch, else none
-  NameMap<uint32_t> by_name;     // views into `tensors`
+  std::vector<Subclass> subclasses;
+  NameMap<uint32_t> by_name;  // views into `tensors`
   std::map<std::string, std::string, std::less<>> metadata;
   std::map<std::string, Json, std::less<>> documents;
   std::optional<GgufMetadata> gguf;
@@ -61,6 +71,7 @@ struct Checkpoint::State {
   Result<void> check_split(const GgufMetadata& part, size_t number) const;
   Result<void> add(std::vector<TensorInfo> tensors);
   Result<void> index_names();
+  std::vector<Entry> entries() const;
   Result<void> check_index();
   Result<void> read_documents();
   Result<void> merge_metadata(std::vector<std::pair<std::string, std::string>> pairs);
@@ -106,6 +117,13 @@ Result<void> Checkpoint::State::add_torch(const File& file) {
   NIBBLE_ASSIGN(TorchHeader header, read_torch_file(read_at, file.size(), file.name()));
   for (std::string& text : header.warnings) chosen.warnings.push_back(std::move(text));
   for (Strides& s : header.strides) strides.push_back(std::move(s));
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (TorchSubclass& s : header.subclasses) {
+    const auto number = static_cast<uint32_t>(files.size() - 1);
+    subclasses.push_back({s.name, number, tensors.size() + s.first, s.count});
+    pairs.emplace_back(std::move(s.name), std::move(s.json));
+  }
+  NIBBLE_TRY(merge_metadata(std::move(pairs)));
   return add(std::move(header.tensors));
 }
 
@@ -205,30 +223,48 @@ Result<void> Checkpoint::State::index_names() {
   return {};
 }
 
+// What an index lists: tensors, and in the place of a subclass' tensors its parameter.
+std::vector<Entry> Checkpoint::State::entries() const {
+  std::vector<Entry> out;
+  out.reserve(tensors.size());
+  size_t i = 0;
+  const auto add_up_to = [&](size_t end) {
+    for (; i < end; ++i) out.emplace_back(tensors[i].name, tensors[i].file);
+  };
+  for (const Subclass& s : subclasses) {  // they are in the order of their tensors
+    add_up_to(s.first);
+    out.emplace_back(s.name, s.file);
+    i += s.count;
+  }
+  add_up_to(tensors.size());
+  return out;
+}
+
 // The index and the headers must agree on what is where.
 Result<void> Checkpoint::State::check_index() {
   const ShardIndex& index = *chosen.index;  // its shards are `files`, in the same order
+  const std::vector<Entry> names = entries();
+  const NameMap<uint32_t> file_of(names.begin(), names.end());
   for (const auto& [name, shard] : index.tensors) {
-    const auto at = by_name.find(name);
-    if (at != by_name.end() && tensors[at->second].file == shard) continue;
+    const auto at = file_of.find(name);
+    if (at != file_of.end() && at->second == shard) continue;
     return fail(
         ErrorCode::kCorrupt,
-        fmt::format("{}: {}: the index says it is in {}, which does not hold it{}; index and "
-                    "shards are not of one download",
-                    chosen.index_name, shown(name), files[shard].name(),
-                    at == by_name.end()
-                        ? std::string()
-                        : " (" + files[tensors[at->second].file].name() + " does)"));
+        fmt::format(
+            "{}: {}: the index says it is in {}, which does not hold it{}; index and "
+            "shards are not of one download",
+            chosen.index_name, shown(name), files[shard].name(),
+            at == file_of.end() ? std::string() : " (" + files[at->second].name() + " does)"));
   }
-  if (index.tensors.size() < tensors.size()) {
+  if (index.tensors.size() < names.size()) {
     NameMap<bool> listed;
     for (const auto& [name, shard] : index.tensors) listed.emplace(name, true);
-    const auto first = std::find_if(tensors.begin(), tensors.end(),
-                                    [&](const TensorInfo& t) { return !listed.contains(t.name); });
+    const auto first = std::find_if(names.begin(), names.end(),
+                                    [&](const Entry& e) { return !listed.contains(e.first); });
     chosen.warnings.push_back(
         fmt::format("{}: {} stored tensors are not in the index, the first is {}",
-                    chosen.index_name, tensors.size() - index.tensors.size(),
-                    files[first->file].name() + ": " + shown(first->name)));
+                    chosen.index_name, names.size() - index.tensors.size(),
+                    files[first->second].name() + ": " + shown(first->first)));
   }
   double stored = 0;
   for (const TensorInfo& t : tensors) stored += static_cast<double>(t.bytes);

@@ -79,7 +79,8 @@ class Checkpoint {
                                       uint64_t limit = uint64_t{256} << 20) const;
 
   // __metadata__ of the safetensors headers, merged; where shards differ the first one counts, with
-  // a warning.
+  // a warning. Of files of torch: the JSON text of each parameter that is a tensor subclass of
+  // torchao, by the parameter's name; its tensors are called name + "." + attribute.
   const std::map<std::string, std::string, std::less<>>& metadata() const;
   // The key-value pairs of a GGUF (of the first file when split); nullptr for other files.
   const GgufMetadata* gguf() const;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <unordered_map>
 
@@ -66,7 +68,34 @@ constexpr KnownName kNames[] = {
     {"torch\ncomplex32", Name::kOtherDType},
     {"torch\ncomplex128", Name::kOtherDType},
     {"torch\nfloat4_e2m1fn_x2", Name::kOtherDType},
+    {"torch\nint1", Name::kOtherDType},
+    {"torch\nint2", Name::kOtherDType},
+    {"torch\nint3", Name::kOtherDType},
+    {"torch\nint4", Name::kOtherDType},
+    {"torch\nint5", Name::kOtherDType},
+    {"torch\nint6", Name::kOtherDType},
+    {"torch\nint7", Name::kOtherDType},
+    {"torch\nuint1", Name::kOtherDType},
+    {"torch\nuint2", Name::kOtherDType},
+    {"torch\nuint3", Name::kOtherDType},
+    {"torch\nuint4", Name::kOtherDType},
+    {"torch\nuint5", Name::kOtherDType},
+    {"torch\nuint6", Name::kOtherDType},
+    {"torch\nuint7", Name::kOtherDType},
+    {"torch._tensor\n_rebuild_from_type_v2", Name::kRebuildFromType},
+    {"torch._utils\n_rebuild_wrapper_subclass", Name::kRebuildWrapper},
+    {"torch.serialization\n_get_layout", Name::kGetLayout},
+    {"__builtin__\ngetattr", Name::kGetattr},
+    {"builtins\ngetattr", Name::kGetattr},
 };
+
+bool is_identifier(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxName &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '.';
+         });
+}
 
 // The opcodes that torch.save emits, by pickletools' names.
 enum Op : uint8_t {
@@ -97,6 +126,7 @@ enum Op : uint8_t {
   kSetItems = 'u',
   kEmptyDict = '}',
   kProto = 0x80,
+  kNewObj = 0x81,
   kTuple1 = 0x85,
   kTuple2 = 0x86,
   kTuple3 = 0x87,
@@ -134,6 +164,7 @@ class Machine {
                               where_, kMaxValues));
     }
     NIBBLE_ASSIGN(out_.root, pop());
+    if (!idle_getattr_.empty()) return refused(fmt::format("asks for {}", idle_getattr_));
     if (!stack_.empty() || !marks_.empty()) return broken("values are left when it ends");
     return std::move(out_);
   }
@@ -204,6 +235,12 @@ class Machine {
     NIBBLE_ASSIGN(const T number, take_number<T>());
     return push({.kind = Kind::kInt, .number = number});
   }
+  Result<void> push_float() {
+    NIBBLE_ASSIGN(const std::string_view raw, take(8));
+    uint64_t bits = 0;
+    for (const char byte : raw) bits = bits << 8 | static_cast<uint8_t>(byte);
+    return push({.kind = Kind::kFloat, .real = std::bit_cast<double>(bits)});
+  }
   template <class T>
   Result<void> push_text() {
     NIBBLE_ASSIGN(const T length, take_number<T>());
@@ -221,23 +258,34 @@ class Machine {
 
   // --- names and what is made with them
 
-  Result<void> push_name(std::string_view text) {
+  Result<void> push_name(std::string_view module, std::string_view name) {
+    if (module.starts_with("torchao.") && is_identifier(name)) {
+      return push({.kind = Kind::kName, .name = Name::kTorchao, .text = name});
+    }
+    const std::string text =
+        fmt::format("{}\n{}", module.substr(0, kMaxName), name.substr(0, kMaxName));
     for (const KnownName& known : kNames) {
       if (known.text != text) continue;
+      if (known.name == Name::kGetattr) idle_getattr_ = dotted(text);
       return push(
           {.kind = Kind::kName, .name = known.name, .dtype = known.dtype, .text = known.text});
     }
-    std::string dotted = shown(text, kMaxName);
-    if (const size_t line = text.find('\n'); line < dotted.size()) dotted[line] = '.';
-    return refused(fmt::format("asks for {}", dotted));
+    return refused(fmt::format("asks for {}", dotted(text)));
+  }
+  // A module and a name as a message has them.
+  static std::string dotted(std::string_view text) {
+    std::string out = shown(text, kMaxName);
+    if (const size_t line = text.find('\n'); line < out.size()) out[line] = '.';
+    return out;
   }
   Result<void> global() {
     const size_t module_end = bytes_.find('\n', at_);
     const size_t end = module_end == bytes_.npos ? module_end : bytes_.find('\n', module_end + 1);
     if (end == bytes_.npos) return broken("it ends inside a value");
-    const std::string_view text = bytes_.substr(at_, end - at_);
+    const std::string_view module = bytes_.substr(at_, module_end - at_);
+    const std::string_view name = bytes_.substr(module_end + 1, end - module_end - 1);
     at_ = end + 1;
-    return push_name(text);
+    return push_name(module, name);
   }
   Result<void> stack_global() {
     NIBBLE_ASSIGN(const PickleId name, pop());
@@ -245,8 +293,7 @@ class Machine {
     if (value(name).kind != Kind::kText || value(module).kind != Kind::kText) {
       return broken("a name is no text");
     }
-    return push_name(fmt::format("{}\n{}", value(module).text.substr(0, kMaxName),
-                                 value(name).text.substr(0, kMaxName)));
+    return push_name(value(module).text, value(name).text);
   }
   Result<void> reduce() {
     NIBBLE_ASSIGN(const PickleId arguments, pop());
@@ -268,7 +315,8 @@ class Machine {
         return push({});
       case Name::kParameter:
       case Name::kParameterWithState:
-        if (args.items.empty() || value(args.items[0]).kind != Kind::kTensor) {
+        if (args.items.empty() || (value(args.items[0]).kind != Kind::kTensor &&
+                                   value(args.items[0]).kind != Kind::kSubclass)) {
           return broken("a parameter is not made of a tensor");
         }
         stack_.push_back(args.items[0]);
@@ -276,9 +324,45 @@ class Machine {
       case Name::kTensorV2:
       case Name::kTensorV3:
         return push({.kind = Kind::kTensor, .name = name, .items = {arguments}});
+      case Name::kGetLayout:
+        return push({});
+      case Name::kRebuildFromType:
+        return push({.kind = Kind::kSubclass, .items = {arguments}});
+      case Name::kTorchao:
+        return push_enum(function, args);
+      case Name::kGetattr:
+        return push_enum_member(function, args);
       default:
         return refused("calls what is no function");
     }
+  }
+  // MappingType(1), KernelPreference("auto")
+  Result<void> push_enum(PickleId type, const PickleValue& args) {
+    const Kind kind = args.items.size() == 1 ? value(args.items[0]).kind : Kind::kNone;
+    if (kind != Kind::kInt && kind != Kind::kText) {
+      return refused(
+          fmt::format("calls {} of torchao with what is no value of an enum", value(type).text));
+    }
+    return push({.kind = Kind::kEnum, .items = {type, args.items[0]}});
+  }
+  // getattr(KernelPreference, "AUTO")
+  Result<void> push_enum_member(PickleId function, const PickleValue& args) {
+    if (args.items.size() != 2 || value(args.items[0]).name != Name::kTorchao ||
+        value(args.items[1]).kind != Kind::kText) {
+      return refused(fmt::format("asks for {}", dotted(value(function).text)));
+    }
+    idle_getattr_.clear();
+    return push({.kind = Kind::kEnum, .name = Name::kGetattr, .items = args.items});
+  }
+  // An instance of a class of torchao, before its state is set.
+  Result<void> new_object() {
+    NIBBLE_ASSIGN(const PickleId arguments, pop());
+    NIBBLE_ASSIGN(const PickleId type, pop());
+    if (value(type).name != Name::kTorchao) return refused("has the opcode 0x81");
+    if (value(arguments).kind != Kind::kTuple) {
+      return broken("the arguments of a call are no tuple");
+    }
+    return push({.kind = Kind::kObject, .items = {type, arguments}});
   }
   // What a persistent id says is checked where a tensor asks for it.
   Result<void> persistent() {
@@ -286,13 +370,17 @@ class Machine {
     if (value(id).kind != Kind::kTuple) return broken("a persistent id is no tuple");
     return push({.kind = Kind::kStorage, .items = {id}});
   }
-  // The attributes of an OrderedDict (torch's _metadata) or of a tensor: nothing that is stored.
+  // The attributes of an OrderedDict (torch's _metadata) or of a tensor are nothing that is stored.
   Result<void> build() {
-    NIBBLE_TRY(pop());
+    NIBBLE_ASSIGN(const PickleId state, pop());
     if (stack_.empty()) return broken("the stack is empty");
-    const Kind kind = value(stack_.back()).kind;
-    if (kind == Kind::kDict || kind == Kind::kTensor) return {};
-    return refused("sets the state of what has none");
+    PickleValue& v = value(stack_.back());
+    if (v.kind == Kind::kDict || v.kind == Kind::kTensor) return {};
+    if (v.kind != Kind::kObject || v.items.size() != 2) {
+      return refused("sets the state of what has none");
+    }
+    v.items.push_back(state);
+    return {};
   }
 
   // --- containers
@@ -357,8 +445,7 @@ class Machine {
       case kLong1:
         return push_long();
       case kBinFloat:
-        NIBBLE_TRY(skip(8));
-        return push({.kind = Kind::kFloat});
+        return push_float();
       case kShortBinUnicode:
         return push_text<uint8_t>();
       case kBinUnicode:
@@ -422,6 +509,8 @@ class Machine {
         return stack_global();
       case kReduce:
         return reduce();
+      case kNewObj:
+        return new_object();
       case kBinPersId:
         return persistent();
       case kBuild:
@@ -441,6 +530,7 @@ class Machine {
   std::vector<PickleId> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<uint32_t, PickleId> memo_;
+  std::string idle_getattr_;  // getattr as it was asked for, before its first call
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "checkpoint/name_map.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/torch_subclass.h"
 
 namespace nibble::checkpoint {
 namespace {
@@ -19,10 +20,7 @@ using Kind = PickleValue::Kind;
 using Name = PickleValue::Name;
 
 constexpr size_t kMaxTensors = size_t{1} << 20;
-constexpr size_t kMaxVisits = size_t{1} << 21;
-constexpr int kMaxDepth = 16;
 constexpr size_t kMaxRank = 16;
-constexpr size_t kMaxNameBytes = 512;
 constexpr std::string_view kPickle = "/data.pkl";
 
 uint64_t element_bytes(DType dtype) {
@@ -125,16 +123,23 @@ class TorchReader {
 
   Result<void> walk(PickleId id, std::string& name, int depth) {
     const PickleValue& v = value(id);
-    if (++visits_ > kMaxVisits) {
-      return unsupported("the dicts hold more than the {} values that nibble reads", kMaxVisits);
+    if (++visits_ > kMaxPickleVisits) {
+      return unsupported("the dicts hold more than the {} values that nibble reads",
+                         kMaxPickleVisits);
     }
     if (v.kind == Kind::kTensor) return add(v, name);
+    if (v.kind == Kind::kSubclass) return add_subclass(v, name, depth);
+    if (v.name == Name::kTorchao || v.kind == Kind::kEnum || v.kind == Kind::kObject) {
+      return unsupported("{}: something of torchao that is no tensor and no attribute of one",
+                         shown(name));
+    }
     if (v.kind == Kind::kStorage) {
       return unsupported("{}: a storage without a tensor around it", shown(name));
     }
     if (v.kind != Kind::kDict && v.kind != Kind::kList && v.kind != Kind::kTuple) return {};
-    if (depth == kMaxDepth) {
-      return unsupported("{}: dicts lie more than {} deep in each other", shown(name), kMaxDepth);
+    if (depth == kMaxPickleDepth) {
+      return unsupported("{}: dicts lie more than {} deep in each other", shown(name),
+                         kMaxPickleDepth);
     }
     const size_t step = v.kind == Kind::kDict ? 2 : 1;
     for (size_t i = 0; i + step <= v.items.size(); i += step) {
@@ -150,7 +155,7 @@ class TorchReader {
     std::string key = std::to_string(i);
     if (v.kind == Kind::kDict) {
       const PickleValue& k = value(v.items[i]);
-      if (k.kind == Kind::kText && k.text.size() <= kMaxNameBytes) {
+      if (k.kind == Kind::kText && k.text.size() <= kMaxPickleName) {
         key = k.text;
       } else if (k.kind == Kind::kInt) {
         key = std::to_string(k.number);
@@ -160,8 +165,8 @@ class TorchReader {
     }
     if (!name.empty() && !key.empty()) name += '.';
     name += key;
-    if (name.size() <= kMaxNameBytes) return {};
-    return unsupported("{}: a name of more than {} bytes", shown(name), kMaxNameBytes);
+    if (name.size() <= kMaxPickleName) return {};
+    return unsupported("{}: a name of more than {} bytes", shown(name), kMaxPickleName);
   }
 
   // --- one tensor
@@ -250,6 +255,13 @@ class TorchReader {
     return {};
   }
 
+  Result<void> add_subclass(const PickleValue& v, std::string& name, int depth) {
+    const size_t first = out_.tensors.size();
+    NIBBLE_ASSIGN(std::string json, read_subclass(subclasses_, v, name, depth));
+    out_.subclasses.push_back({name, std::move(json), first, out_.tensors.size() - first});
+    return {};
+  }
+
   // Fills offset and bytes, and empties strides that are the usual ones.
   Result<void> place(TensorInfo& info, Strides& strides, int64_t first, const Storage& storage) {
     const std::optional<uint64_t> bytes = packed_bytes(info.dtype, info.shape);
@@ -291,14 +303,15 @@ class TorchReader {
 
   Result<void> check_names() const {
     NameMap<bool> seen;
-    seen.reserve(out_.tensors.size());
-    for (const TensorInfo& t : out_.tensors) {
-      if (t.name.empty()) return corrupt("a tensor has no name");
-      if (!seen.emplace(t.name, true).second) {
-        return corrupt("{}: this name stands twice in the dicts", shown(t.name));
-      }
-    }
+    seen.reserve(out_.tensors.size() + out_.subclasses.size());
+    for (const TensorInfo& t : out_.tensors) NIBBLE_TRY(check_name(t.name, seen));
+    for (const TorchSubclass& s : out_.subclasses) NIBBLE_TRY(check_name(s.name, seen));
     return {};
+  }
+  Result<void> check_name(std::string_view name, NameMap<bool>& seen) const {
+    if (name.empty()) return corrupt("a tensor has no name");
+    if (seen.emplace(name, true).second) return {};
+    return corrupt("{}: this name stands twice in the dicts", shown(name));
   }
 
   void warn_of_unused() {
@@ -320,6 +333,9 @@ class TorchReader {
   const ZipEntry* pickle_entry_ = nullptr;
   NameMap<Storage> storages_;  // views into `entries_`
   Pickle pickle_;
+  SubclassSource subclasses_{
+      pickle_, where_,
+      [this](const PickleValue& tensor, const std::string& name) { return add(tensor, name); }};
   size_t visits_ = 0;
   TorchHeader out_;
 };

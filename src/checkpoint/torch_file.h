@@ -7,7 +7,8 @@
 //     <any>/data/<key>   the bytes of one storage
 //
 // Names of nested dicts and lists are joined with dots: {"lm_head": {"weight": T}} holds
-// lm_head.weight. What is no tensor (numbers, texts, types) is passed over.
+// lm_head.weight. What is no tensor (numbers, texts, types) is passed over. A tensor subclass of
+// torchao is several tensors and a JSON text (torch_subclass.h).
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,18 @@ namespace nibble::checkpoint {
 // The distance, in elements, of neighbours along each dimension; empty: the usual row-major order.
 using Strides = std::vector<int64_t>;
 
+struct TorchSubclass {
+  std::string name;  // of the parameter; its tensors are called name + "." + attribute
+  std::string json;
+  size_t first = 0, count = 0;  // its tensors, among those of the file
+};
+
 struct TorchHeader {
   // In the order of the dict. Several may share bytes (tied weights). `offset` is where the first
   // element lies, `bytes` what the elements take; with strides they lie farther apart.
   std::vector<tensor::TensorInfo> tensors;
   std::vector<Strides> strides;  // one for each tensor
+  std::vector<TorchSubclass> subclasses;
   std::vector<std::string> warnings;
 };
 

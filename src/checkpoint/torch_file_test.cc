@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/torch_test_files.h"
 
@@ -11,24 +9,6 @@ namespace nibble::checkpoint {
 namespace {
 
 using tensor::DType;
-
-Result<TorchHeader> read(const std::string& bytes) {
-  return read_torch_file(
-      [&](uint64_t offset, std::byte* out, uint64_t count) -> Result<void> {
-        EXPECT_LE(offset + count, bytes.size());
-        std::memcpy(out, bytes.data() + offset, count);
-        return {};
-      },
-      bytes.size(), "m.bin");
-}
-
-std::string error_of(const std::string& bytes) {
-  const auto header = read(bytes);
-  return header ? "no error" : header.error().message;
-}
-std::string error_of_pickle(const std::string& pickle) {
-  return error_of(torch_bytes(pickle, {{"0", "abcdefgh"}}));
-}
 
 const std::string kTensor = pickled_tensor("HalfStorage", "0", 4, {2, 2}, {2, 1});
 
@@ -39,7 +19,7 @@ TEST(torch_file, nested_dicts_are_tensors_with_dotted_names) {
             {"list", "](" + kTensor + kTensor + "e"},
             {"plain.name", kTensor}}),
       {{"0", "abcdefgh"}});
-  const auto header = read(bytes);
+  const auto header = read_torch(bytes);
   ASSERT_TRUE(header) << header.error().message;
   ASSERT_EQ(header->tensors.size(), 5u);
   EXPECT_EQ(header->tensors[0].name, "lm_head.weight");
@@ -63,7 +43,7 @@ TEST(torch_file, ordered_dicts_parameters_and_types_are_known) {
                             name_of("torch", "device") + "(" + text("cuda") + "tR" + "u";
   // As torch leaves it: state_dict()._metadata is set on the dict.
   const std::string built = sized + "}" + text("_metadata") + ordered + "sb";
-  const auto header = read(torch_bytes(built, {{"0", "abcdefgh"}}));
+  const auto header = read_torch(torch_bytes(built, {{"0", "abcdefgh"}}));
   ASSERT_TRUE(header) << header.error().message;
   ASSERT_EQ(header->tensors.size(), 1u);
   EXPECT_EQ(header->tensors[0].name, "w");
@@ -76,7 +56,7 @@ TEST(torch_file, newer_types_have_their_type_beside_the_bytes) {
                              tuple({1}) + "\x89" + name_of("collections", "OrderedDict") + ")R" +
                              name_of("torch", "float8_e4m3fn") + "tR";
   const std::string bytes = torch_bytes(dict({{"w", pickle}}), {{"0", "abcdefgh"}});
-  const auto header = read(bytes);
+  const auto header = read_torch(bytes);
   ASSERT_TRUE(header) << header.error().message;
   EXPECT_EQ(header->tensors[0].dtype, DType::kE4M3);
   EXPECT_EQ(bytes.substr(header->tensors[0].offset, header->tensors[0].bytes), "bcdefgh");
@@ -211,7 +191,7 @@ TEST(torch_file, a_dict_that_doubles_itself_is_refused_soon) {
   }
   std::string whole = "](" + pickle.substr(0);
   whole += "e" + std::string("0h\x0f");
-  const auto header = read(torch_bytes(whole, {{"0", "abcdefgh"}}));
+  const auto header = read_torch(torch_bytes(whole, {{"0", "abcdefgh"}}));
   ASSERT_FALSE(header);
   EXPECT_TRUE(header.error().message == "m.bin: more than the 1048576 tensors that nibble reads" ||
               header.error().message ==
@@ -241,7 +221,8 @@ TEST(torch_file, other_files_are_named_for_what_they_are) {
 }
 
 TEST(torch_file, storages_of_no_tensor_are_a_warning) {
-  const auto header = read(torch_bytes(dict({{"w", kTensor}}), {{"0", "abcdefgh"}, {"1", "x"}}));
+  const auto header =
+      read_torch(torch_bytes(dict({{"w", kTensor}}), {{"0", "abcdefgh"}, {"1", "x"}}));
   ASSERT_TRUE(header) << header.error().message;
   ASSERT_EQ(header->warnings.size(), 1u);
   EXPECT_EQ(header->warnings[0], "m.bin: 1 storages belong to no tensor, the first is data/1");

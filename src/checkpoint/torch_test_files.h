@@ -1,13 +1,17 @@
 // For this room's tests: files of torch.save, good and bad, written opcode by opcode.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/test_files.h"
+#include "checkpoint/torch_file.h"
 
 namespace nibble::checkpoint {
 
@@ -83,6 +87,25 @@ inline std::string torch_bytes(std::string_view pickle, const Entries& storages)
   Entries entries = {{"archive/data.pkl", pickled(pickle)}, {"archive/byteorder", "little"}};
   for (const auto& [key, data] : storages) entries.emplace_back("archive/data/" + key, data);
   return zip_bytes(entries);
+}
+
+// --- reading them
+
+inline Result<TorchHeader> read_torch(const std::string& bytes) {
+  return read_torch_file(
+      [&](uint64_t offset, std::byte* out, uint64_t count) -> Result<void> {
+        EXPECT_LE(offset + count, bytes.size());
+        std::memcpy(out, bytes.data() + offset, count);
+        return {};
+      },
+      bytes.size(), "m.bin");
+}
+inline std::string error_of(const std::string& bytes) {
+  const auto header = read_torch(bytes);
+  return header ? "no error" : header.error().message;
+}
+inline std::string error_of_pickle(const std::string& pickle) {
+  return error_of(torch_bytes(pickle, {{"0", "abcdefgh"}}));
 }
 
 }  // namespace nibble::checkpoint
