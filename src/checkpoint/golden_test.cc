@@ -1,7 +1,11 @@
-// Files written by the formats' own tools (tools/golden/make_checkpoint_samples.py).
+// Files written by the formats' own tools (tools/golden/make_checkpoint_samples.py,
+// make_torchao_bins.py).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 
@@ -123,6 +127,55 @@ TEST_P(Golden, a_split_gguf_opens_by_its_folder_and_by_any_of_its_files) {
     EXPECT_EQ(c->describe(*c->find("t4")), "m-00003-of-00003.gguf: t4");
     expect_values(*c->gguf());
     for (int t = 0; t < 5; ++t) expect_counted(*c, fmt::format("t{}", t), t, 64);
+  }
+}
+
+std::string hex(const tensor::TensorView& view) {
+  std::string out;
+  for (uint64_t i = 0; i < view.bytes; ++i) {
+    out += fmt::format("{:02x}", static_cast<unsigned>(view.data[i]));
+  }
+  return out;
+}
+
+// expected.json: every tensor with its bytes, every tensor subclass as JSON.
+void expect_torchao(const Checkpoint& c, std::string_view folder) {
+  using tensor::DType;
+  const std::map<std::string, DType> types = {
+      {"int8", DType::kS8},           {"uint8", DType::kU8},    {"int32", DType::kS32},
+      {"int64", DType::kS64},         {"float32", DType::kF32}, {"bfloat16", DType::kBF16},
+      {"float8_e4m3fn", DType::kE4M3}};
+  const auto text = c.read_small_file("expected.json");
+  ASSERT_TRUE(text) << text.error().message;
+  const auto expected = base::parse_json(*text, folder);
+  ASSERT_TRUE(expected) << expected.error().message;
+  const base::JsonObject& tensors = expected->find("tensors")->as_object();
+  EXPECT_EQ(c.tensors().size(), tensors.size());
+  for (const auto& [name, wanted] : tensors) {
+    const tensor::TensorInfo* info = c.find(name);
+    ASSERT_NE(info, nullptr) << name;
+    EXPECT_EQ(info->dtype, types.at(*wanted.get_string("dtype"))) << name;
+    tensor::Shape shape;
+    for (const base::Json& n : wanted.find("shape")->as_array()) shape.push_back(n.as_int());
+    EXPECT_EQ(info->shape, shape) << name;
+    const auto view = c.view(*info);
+    ASSERT_TRUE(view) << view.error().message;
+    EXPECT_EQ(hex(*view), *wanted.get_string("hex")) << name;
+  }
+  const base::JsonObject& metadata = expected->find("metadata")->as_object();
+  EXPECT_EQ(c.metadata().size(), metadata.size());
+  for (const auto& [name, wanted] : metadata) {
+    ASSERT_EQ(c.metadata().count(name), 1u) << name;
+    EXPECT_EQ(c.metadata().at(name), wanted.dump()) << name;
+  }
+  EXPECT_TRUE(c.warnings().empty());
+}
+
+TEST_P(Golden, tensor_subclasses_of_torchao_new_and_old) {
+  for (const char* folder : {"torchao", "torchao_old"}) {
+    const auto c = open(folder);
+    ASSERT_TRUE(c) << c.error().message;
+    expect_torchao(*c, folder);
   }
 }
 

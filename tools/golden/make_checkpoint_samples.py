@@ -135,7 +135,8 @@ def make_split(folder):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    shutil.rmtree(root, ignore_errors=True)
+    for folder in "dtypes", "sharded", "gguf", "split":
+        shutil.rmtree(root / folder, ignore_errors=True)
     make_dtypes(root / "dtypes")
     make_sharded(root / "sharded")
     make_gguf(root / "gguf")
