@@ -3,8 +3,8 @@
 //
 // A pickle is a program for a stack machine, and its opcodes can call anything that Python can
 // import. Here nothing is ever called: the few names that torch.save uses for tensors are known and
-// become values, and a file that asks for any other is refused by that name. So do the names of
-// torchao, whatever they are: what a file would make with them becomes a value that says so.
+// become values, and a file that asks for any other is refused by that name. All names of torchao
+// are known too: what a file would make with one becomes a value that says so.
 #pragma once
 
 #include <cstdint>
