@@ -3,10 +3,13 @@
 // Input: a JSON object, a zero byte, and bytes that fill the tensors (repeated).
 //   {"config": {...}, "hf": {...}, "sidecar": {...}, "gguf": bool, "requested": "...",
 //    "layer": {"n": 32, "k": 64, "bias": false, "parts": [..]},
-//    "tensors": {"qweight": ["s32", [8, 32]], ...}}         names are suffixes of the layer
+//    "tensors": {"qweight": ["s32", [8, 32]], ...},         names are suffixes of the layer
+//    "metadata": {"weight": {...}}}                         likewise
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -119,6 +122,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                      }
                      return nullptr;
                    }};
+  std::map<std::string, std::string, std::less<>> metadata;
+  const Json* described = input->find("metadata");
+  if (described != nullptr && described->is_object()) {
+    for (const auto& [suffix, value] : described->as_object()) {
+      metadata[kModule + "." + suffix] = value.dump();
+    }
+  }
+  facts.metadata = &metadata;
   facts.config = input->find("config");
   const auto source = nibble::quant::find_quantization(facts.config, input->find("hf"),
                                                        input->find("sidecar"), "sidecar.json");

@@ -76,6 +76,20 @@ std::vector<Tensor> read_tensors(const fs::path& folder) {
   return out;
 }
 
+// What the headers say beside the tensors: TorchAO describes its own there.
+nlohmann::json read_metadata(const fs::path& folder) {
+  nlohmann::json out = {{"format", "pt"}};
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!is_weights(entry)) continue;
+    const std::string file = read_file(entry);
+    uint64_t head = 0;
+    std::memcpy(&head, file.data(), 8);
+    const auto header = nlohmann::json::parse(file.substr(8, head));
+    if (header.contains("__metadata__")) out.update(header["__metadata__"]);
+  }
+  return out;
+}
+
 // A copy of a folder that lives as long as this, with these tensors in one file.
 class DamagedFolder {
  public:
@@ -88,7 +102,7 @@ class DamagedFolder {
         fs::copy(entry, path_ / entry.path().filename());
       }
     }
-    nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
+    nlohmann::json header = {{"__metadata__", read_metadata(folder)}};
     size_t at = 0;
     for (const Tensor& t : tensors) {
       header[t.name] = {
@@ -284,8 +298,9 @@ TEST_P(Damage, codes_of_another_type_are_refused) {
   if (modules_.empty()) GTEST_SKIP() << "no layer has codes";
   if (GetParam().starts_with("qoq/")) GTEST_SKIP() << "two codes a byte, of s8 as of u8";
   if (GetParam() == "hqq/b3_g32") GTEST_SKIP() << "view_as_float: the same bytes are called floats";
-  static const std::vector<std::string> kCodes = {"weight", "qweight",    "weight_packed",
-                                                  "W_q",    "compressed", "weight_blocks"};
+  static const std::vector<std::string> kCodes = {"weight",        "qweight",     "weight_packed",
+                                                  "W_q",           "compressed",  "weight_blocks",
+                                                  "_weight_qdata", "weight:qdata"};
   for (const Module& module : modules_) {
     for (size_t i = 0; i < tensors_.size(); ++i) {
       const Tensor& t = tensors_[i];

@@ -73,6 +73,7 @@ struct Checkpoint::State {
   Result<void> index_names();
   std::vector<Entry> entries() const;
   Result<void> check_index();
+  Result<void> drop_data_suffixes();
   Result<void> read_documents();
   Result<void> merge_metadata(std::vector<std::pair<std::string, std::string>> pairs);
   const TensorInfo* own(const TensorInfo& info) const;
@@ -145,7 +146,19 @@ Result<void> Checkpoint::State::open_shards(const OpenOptions& options) {
     NIBBLE_TRY(add(std::move(header.tensors)));
   }
   NIBBLE_TRY(index_names());
-  return chosen.index ? check_index() : Result<void>();
+  if (chosen.index) NIBBLE_TRY(check_index());
+  return drop_data_suffixes();
+}
+
+// torchao 0.14 calls every part of a tensor, also the only one of a plain tensor: `<name>:_data`.
+Result<void> Checkpoint::State::drop_data_suffixes() {
+  constexpr std::string_view kSuffix = ":_data";
+  if (metadata.find("tensor_names") == metadata.end()) return {};
+  by_name.clear();
+  for (TensorInfo& info : tensors) {
+    if (info.name.ends_with(kSuffix)) info.name.resize(info.name.size() - kSuffix.size());
+  }
+  return index_names();
 }
 
 Result<void> Checkpoint::State::check_split(const GgufMetadata& part, size_t number) const {

@@ -223,6 +223,7 @@ class Planner {
     facts.method = source_.method;
     facts.hf_quant_config = checkpoint_.hf_quant_config();
     facts.tensors = lookup_;
+    facts.metadata = &checkpoint_.metadata();
     for (uint32_t i = 0; i < checkpoint_.file_count(); ++i) {
       facts.files.push_back(checkpoint_.file_name(i));
     }

@@ -28,6 +28,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> config_of(const checkpoint::C
   facts.method = source.method;
   facts.hf_quant_config = opened.hf_quant_config();
   facts.tensors = lookup_of(opened);
+  facts.metadata = &opened.metadata();
   for (uint32_t i = 0; i < opened.file_count(); ++i) facts.files.push_back(opened.file_name(i));
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
   return parse_scheme(*scheme, facts);

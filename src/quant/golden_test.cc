@@ -146,6 +146,12 @@ TEST(golden, folders_of_codes_with_scales_dequantize_as_their_formulas_say) {
   }
 }
 
+TEST(golden, every_torchao_folder_dequantizes_as_torchao_does) {
+  const auto folders = folders_of("torchao");
+  EXPECT_GE(folders.size(), 5u);
+  for (const std::string& folder : folders) check_folder(folder);
+}
+
 TEST(golden, every_modelopt_folder_dequantizes_as_modelopt_does) {
   const auto folders = folders_of("modelopt");
   EXPECT_GE(folders.size(), 15u);

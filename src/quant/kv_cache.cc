@@ -165,17 +165,7 @@ Result<std::vector<float>> read_scales(const TensorInfo& info, const KVCacheMeth
 
 Result<std::vector<float>> read_zeros(const TensorInfo& info, const KVCacheMethod::ViewOf& view) {
   NIBBLE_ASSIGN(const TensorView stored, view(info));
-  std::vector<float> zero;
-  if (info.dtype == DType::kS8) {
-    for (uint64_t i = 0; i < stored.bytes; ++i) {
-      zero.push_back(static_cast<float>(static_cast<int8_t>(stored.data[i])));
-    }
-  } else if (info.dtype == DType::kS32 || info.dtype == DType::kS64) {
-    NIBBLE_ASSIGN(const std::vector<int32_t> whole, read_ints(stored, info.name));
-    zero.assign(whole.begin(), whole.end());
-  } else {
-    NIBBLE_ASSIGN(zero, read_floats(stored, info.name));
-  }
+  NIBBLE_ASSIGN(std::vector<float> zero, read_zero_points(stored, info.name));
   NIBBLE_TRY(check_zero_points(zero, info.shape, info.name, -128, 127, "an int8 cache"));
   return zero;
 }

@@ -71,6 +71,28 @@ Layout scale_layout(const Area& area, int64_t parts, int64_t n, int64_t k) {
   return out;
 }
 
+constexpr int64_t kSwizzledRows = 128, kSwizzledColumns = 4;
+constexpr int64_t kSwizzledBytes = kSwizzledRows * kSwizzledColumns;
+
+Layout swizzled_layout(int64_t group, int64_t n, int64_t k) {
+  const int64_t columns = ceil_div(k, group);
+  return {{ceil_div(n, kSwizzledRows), ceil_div(columns, kSwizzledColumns), kSwizzledBytes},
+          {0, kSwizzledRows},
+          {1, kSwizzledColumns * group}};
+}
+
+// Row after row, without what fills up.
+tensor::Buffer unswizzled(const std::byte* from, int64_t rows, int64_t columns, tensor::Buffer to) {
+  const int64_t across = ceil_div(columns, kSwizzledColumns);
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    const int64_t r = i / columns, c = i % columns;
+    const int64_t block = r / kSwizzledRows * across + c / kSwizzledColumns;
+    const int64_t in_block = r % 32 * 16 + r % kSwizzledRows / 32 * 4 + c % kSwizzledColumns;
+    to.data()[i] = from[block * kSwizzledBytes + in_block];
+  }
+  return to;
+}
+
 uint8_t nibble_of(uint8_t byte, int64_t index) { return index % 2 == 0 ? byte & 15 : byte >> 4; }
 
 // Packed nibbles -> codes (N, K), one a byte; those of a signed type sign-extended.
@@ -124,12 +146,15 @@ class ScaledCodesMethod : public LinearMethod {
       : codes_(std::move(codes)), n_(layer.n), parts_(layer.parts) {
     scale_type_ = stored_scale_type(find_tensor(tensors, layer.module, codes_.scale));
     const Layout code = code_layout(codes_.codes, layer.n, layer.k);
-    const Layout scale = scale_layout(codes_.area, part_count(), layer.n, layer.k);
+    const Layout scale = codes_.swizzled
+                             ? swizzled_layout(codes_.area.k, layer.n, layer.k)
+                             : scale_layout(codes_.area, part_count(), layer.n, layer.k);
     specs_ = {
         wanted(Slot::kWeight, codes_.weight, codes_.code_types, code.shape, code.along_n,
                code.along_k),
         wanted(Slot::kScale, codes_.scale, kScaleTypes, scale.shape, scale.along_n, scale.along_k),
     };
+    specs_.back().flattened = codes_.swizzled;
     if (!codes_.scale2.empty()) {
       specs_.push_back(wanted(Slot::kScale2, codes_.scale2, kFloats, {}, {}, {}));
     }
@@ -223,7 +248,21 @@ class ScaledCodesMethod : public LinearMethod {
 
   Result<void> scale_weight(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const tensor::Shape shape = scale_layout(codes_.area, part_count(), out.n, out.k).shape;
-    NIBBLE_ASSIGN(const TensorView* scales, need(raw, Slot::kScale, codes_.scale, shape));
+    TensorView ordered;
+    tensor::Buffer owner;
+    const TensorView* scales = nullptr;
+    if (codes_.swizzled) {
+      const Layout stored = swizzled_layout(codes_.area.k, out.n, out.k);
+      NIBBLE_ASSIGN(scales, need_count(raw, Slot::kScale, codes_.scale,
+                                       stored.shape[0] * stored.shape[1] * kSwizzledBytes));
+      const int64_t columns = ceil_div(out.k, codes_.area.k);
+      NIBBLE_ASSIGN(owner, tensor::Buffer::allocate(static_cast<size_t>(out.n * columns)));
+      owner = unswizzled(scales->data, out.n, columns, std::move(owner));
+      ordered = {scales->dtype, {out.n, columns}, owner.data(), owner.size()};
+      scales = &ordered;
+    } else {
+      NIBBLE_ASSIGN(scales, need(raw, Slot::kScale, codes_.scale, shape));
+    }
     if (codes_.signed_exponents) {
       NIBBLE_ASSIGN(out.scale, read_exponents(*scales));
     } else {

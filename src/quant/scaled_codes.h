@@ -63,6 +63,10 @@ struct ScaledCodes {
   std::string weight = "weight";
   std::string scale = "weight_scale";
   Area area;
+  // Scales of one byte, (N, K/G), in the order of Blackwell's tensor cores: N filled up to a
+  // multiple of 128, K/G of 4; each 128 x 4 of them stand together, scale (r, c) of those at r % 32
+  // * 16 + r / 32 * 4 + c.
+  bool swizzled = false;
   bool signed_exponents = false;  // scales of u8 are s8 exponents of two, not e8m0's
   std::string scale2;             // "": none
   bool scale2_divides = false;

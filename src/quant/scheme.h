@@ -3,6 +3,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,8 @@ struct CheckpointFacts {
   const base::Json* hf_quant_config = nullptr;  // the file of this name, also beside a dictionary
   std::vector<std::string> files;               // the names of those that hold the weights
   TensorLookup tensors;
+  // __metadata__ of the files' headers; null when there is none.
+  const std::map<std::string, std::string, std::less<>>* metadata = nullptr;
 };
 
 // What the dialect needs from a machine: asked on one that lacks it, the sentence says what helps.

@@ -339,6 +339,15 @@ TEST(slice, slices_of_compressed_tensors_layers_join_to_the_whole) {
   EXPECT_GT(outcome.refused, 0);
 }
 
+TEST(slice, slices_of_torchao_layers_join_to_the_whole) {
+  const Outcome outcome = check_scheme("torchao");
+  for (const char* format : {"s8c", "s4g32+min", "u4g32+zp", "e4m3c", "e4m3t"}) {
+    EXPECT_EQ(outcome.formats_n.count(format), 1u) << format;
+    EXPECT_EQ(outcome.formats_k.count(format), 1u) << format;
+  }
+  EXPECT_GT(outcome.refused, 0);  // scales that stand in 128 x 4
+}
+
 TEST(slice, slices_of_codes_with_scales_join_to_the_whole) {
   for (const auto& [scheme, format] :
        {std::pair<const char*, const char*>{"petit_nvfp4", "e2m1g16"},

@@ -153,6 +153,18 @@ Result<std::vector<int32_t>> read_ints(const TensorView& view, std::string_view 
   return out;
 }
 
+Result<std::vector<float>> read_zero_points(const TensorView& view, std::string_view suffix) {
+  if (view.dtype == DType::kS32 || view.dtype == DType::kS64) {
+    NIBBLE_ASSIGN(const std::vector<int32_t> values, read_ints(view, suffix));
+    return std::vector<float>(values.begin(), values.end());
+  }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(view.data);
+  const auto* signed_bytes = reinterpret_cast<const int8_t*>(view.data);
+  if (view.dtype == DType::kU8) return std::vector<float>(bytes, bytes + view.bytes);
+  if (view.dtype == DType::kS8) return std::vector<float>(signed_bytes, signed_bytes + view.bytes);
+  return read_floats(view, suffix);
+}
+
 Result<void> check_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
                                std::string_view suffix, int least, int most,
                                std::string_view what) {

@@ -54,6 +54,10 @@ tensor::DType scale_type(const tensor::TensorInfo* stored);
 // Elements as int32, from s32 or s64. Error: another type, or a number that does not fit.
 Result<std::vector<int32_t>> read_ints(const tensor::TensorView& view, std::string_view suffix);
 
+// Zero points as floats, from s8, u8, s32, s64 or whatever read_floats reads.
+Result<std::vector<float>> read_zero_points(const tensor::TensorView& view,
+                                            std::string_view suffix);
+
 // Error: a zero point that is no whole number from `least` to `most`, of `what`.
 Result<void> check_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
                                std::string_view suffix, int least, int most, std::string_view what);

@@ -56,6 +56,8 @@ class TestCheckpoint {
   }
   bool has(const std::string& name) const { return bytes_.count(name) != 0; }
 
+  std::map<std::string, std::string, std::less<>> metadata;  // of the headers
+
  private:
   std::vector<tensor::TensorInfo> infos_;
   std::map<std::string, std::string> bytes_;
@@ -81,6 +83,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> parse_config(const TestCheckp
   facts.quantization_where = source.where;
   facts.method = source.method;
   facts.tensors = checkpoint.lookup();
+  facts.metadata = &checkpoint.metadata;
   facts.files = std::move(files);
   NIBBLE_ASSIGN(const Scheme* scheme, detect_scheme(facts, ""));
   return parse_scheme(*scheme, facts);

@@ -55,7 +55,6 @@ constexpr Unread kUnread[] = {
 
 // Those that a later version reads.
 constexpr Unread kNotYet[] = {
-    {"torchao", "", "TorchAO", ""},
     {"gemma", "", "transformers' own Gemma", ""},
     {"moe-wna16 experts-int8", "", "quantized mixtures of experts", ""},
 };

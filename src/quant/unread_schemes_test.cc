@@ -48,8 +48,7 @@ TEST(unread_schemes, each_is_refused_with_its_name_its_reason_and_what_helps) {
               at + "\"" + method + "\": " + name + " checkpoints are not read: " + why + kHelp);
   }
   for (const auto& [method, name] :
-       std::vector<std::array<std::string, 2>>{{"torchao", "TorchAO"},
-                                               {"gemma", "transformers' own Gemma"},
+       std::vector<std::array<std::string, 2>>{{"gemma", "transformers' own Gemma"},
                                                {"experts-int8", "quantized mixtures of experts"}}) {
     EXPECT_EQ(refusal(method),
               at + "\"" + method + "\": " + name + " checkpoints are not read yet" + kHelp);

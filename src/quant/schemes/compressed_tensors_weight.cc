@@ -34,16 +34,6 @@ TensorView as_scale(TensorView view) {
   return view;
 }
 
-Result<std::vector<float>> read_zero_points(const TensorView& view, std::string_view suffix) {
-  if (view.dtype == DType::kS32 || view.dtype == DType::kS64) {
-    NIBBLE_ASSIGN(const std::vector<int32_t> values, read_ints(view, suffix));
-    return std::vector<float>(values.begin(), values.end());
-  }
-  if (view.dtype != DType::kS8) return read_floats(view, suffix);
-  const auto* values = reinterpret_cast<const int8_t*>(view.data);
-  return std::vector<float>(values, values + view.bytes);
-}
-
 Result<void> check_zeros(const std::vector<float>& zeros, const tensor::Shape& shape,
                          std::string_view suffix) {
   for (size_t i = 0; i < zeros.size(); ++i) {

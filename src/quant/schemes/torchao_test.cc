@@ -1,0 +1,271 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/number.h"
+#include "checkpoint/checkpoint.h"
+#include "quant/golden_support.h"
+#include "quant/test_support.h"
+
+namespace nibble::quant {
+namespace {
+
+using tensor::DType;
+
+const std::string kModule = "mlp.up_proj";
+const LinearLayer kLayer{kModule, 2, 64, false, {}};
+constexpr const char* kConfig = R"({"quant_method": "torchao"})";
+constexpr const char* kDType = R"({"_type": "torch.dtype", "_data": "bfloat16"})";
+
+std::string described(const std::string& type, const std::string& data,
+                      const std::string& names = R"(["qdata", "scale", "zero_point"])") {
+  return "{\"_type\": \"" + type + "\", \"_data\": {" + data +
+         "}, \"_tensor_data_names\": " + names + "}";
+}
+
+std::string dtype(const std::string& name) {
+  return R"({"_type": "torch.dtype", "_data": ")" + name + "\"}";
+}
+
+// Codes of `bits` bits with zero points, in groups of 32; `prefix` is how names are spelled.
+TestCheckpoint intx(int bits, const std::string& prefix = "_weight_",
+                    const std::string& inputs = "null") {
+  TestCheckpoint out;
+  std::vector<int8_t> codes(128, 1);
+  codes[0] = -2;
+  out.add(kModule + "." + prefix + "qdata", DType::kS8, {2, 64}, codes);
+  out.add<float>(kModule + "." + prefix + "scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
+  out.add<int8_t>(kModule + "." + prefix + "zero_point", DType::kS8, {2, 2}, {1, 0, 0, -1});
+  out.metadata[kModule + ".weight"] = described(
+      "IntxUnpackedToInt8Tensor", "\"target_dtype\": " + dtype("int" + std::to_string(bits)) +
+                                      ", \"block_size\": [1, 32], \"dtype\": " + kDType +
+                                      ", \"activation_quantization\": " + inputs);
+  return out;
+}
+
+TEST(torchao, codes_less_zero_points_times_scales) {
+  for (const char* prefix : {"_weight_", "weight:", "weight."}) {
+    for (const int bits : {2, 3, 5, 8}) {
+      const auto weight = load_layer(intx(bits, prefix), kConfig, kLayer);
+      ASSERT_TRUE(weight) << message(weight);
+      EXPECT_EQ(tensor::to_string(weight->format), "u" + std::to_string(bits) + "g32+zp");
+      const std::vector<float> w = dequantize(*weight);
+      EXPECT_EQ(w[0], -1.5f);
+      EXPECT_EQ(w[1], 0.0f);
+      EXPECT_EQ(w[32], 1.0f);
+      EXPECT_EQ(w[127], 8.0f);
+    }
+  }
+  const auto rounded = load_layer(intx(4, "_weight_", "\"int8_asym_per_token\""), kConfig, kLayer);
+  ASSERT_TRUE(rounded) << message(rounded);
+  EXPECT_EQ(tensor::to_string(rounded->activation), "s8 token asym");
+}
+
+TEST(torchao, zero_points_of_symmetric_weights_are_0) {
+  const std::string symmetric =
+      R"({"quant_method": "torchao", "quant_type": {"default": {"_type": "IntxWeightOnlyConfig",
+          "_data": {"mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"}}}}})";
+  EXPECT_EQ(message(load_layer(intx(4), symmetric, kLayer)),
+            "_weight_zero_point: element (0, 0) is 1, but config.json calls the weights symmetric "
+            "(mapping_type)");
+  TestCheckpoint zeros = intx(4);
+  zeros.add<int8_t>(kModule + "._weight_zero_point", DType::kS8, {2, 2}, {0, 0, 0, 0});
+  const auto weight = load_layer(zeros, symmetric, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "s4g32");
+  EXPECT_EQ(dequantize(*weight)[0], -1.0f);
+}
+
+TEST(torchao, codes_beyond_their_bits_are_refused) {
+  TestCheckpoint wide = intx(4);
+  std::vector<int8_t> codes(128, 7);
+  codes[70] = 8;
+  wide.add(kModule + "._weight_qdata", DType::kS8, {2, 64}, codes);
+  EXPECT_EQ(message(load_layer(wide, kConfig, kLayer)),
+            "_weight_qdata: element (1, 6) is 8; codes of 4 bits are from -8 to 7");
+}
+
+// Two outputs of 64 inputs, one group, code 3 but for the first: -8.
+TEST(torchao, int4_has_its_scales_turned_and_a_float_zero_point) {
+  TestCheckpoint stored;
+  std::vector<uint8_t> bytes(64, 0x33);
+  bytes[0] = 0x38;
+  stored.add(kModule + "._weight_qdata", DType::kS8, {2, 32}, bytes);
+  stored.add<float>(kModule + "._weight_scale", DType::kF32, {2, 2}, {1, 2, 3, 4});
+  stored.add<float>(kModule + "._weight_zero_point", DType::kF32, {2, 2}, {0.5f, 0, 0, -1});
+  stored.metadata[kModule + ".weight"] = described("Int4Tensor",
+                                                   "\"block_size\": [1, 32], \"shape\": [2, 64], "
+                                                   "\"activation_dtype\": " +
+                                                       dtype("float8_e4m3fn"));
+  const auto weight = load_layer(stored, kConfig, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "s4g32+min");
+  EXPECT_EQ(tensor::to_string(weight->activation), "e4m3 token");
+  const std::vector<float> w = dequantize(*weight);
+  EXPECT_EQ(w[0], -7.5f);
+  EXPECT_EQ(w[1], 3.5f);
+  EXPECT_EQ(w[32], 9.0f);  // second group of the first output
+  EXPECT_EQ(w[64], 6.0f);
+  EXPECT_EQ(w[127], 11.0f);
+}
+
+// Scale (r, c) of 128 x 4 stands at r % 32 * 16 + r / 32 * 4 + c.
+TEST(torchao, scales_of_tensor_cores_are_put_in_order) {
+  const LinearLayer layer{kModule, 66, 160, false, {}};  // five scales: two blocks of four
+  TestCheckpoint stored;
+  stored.add(kModule + "._weight_qdata", DType::kE4M3, {66, 160},
+             std::vector<uint8_t>(66 * 160, 0x38));  // 1
+  std::vector<uint8_t> scales(1024, 0);
+  const auto at = [&](int r, int c) -> uint8_t& {
+    return scales[static_cast<size_t>(c / 4 * 512 + r % 32 * 16 + r / 32 * 4 + c % 4)];
+  };
+  for (int r = 0; r < 66; ++r) {
+    for (int c = 0; c < 5; ++c) at(r, c) = static_cast<uint8_t>(100 + r % 20 + c);
+  }
+  stored.add(kModule + "._weight_scale", DType::kE8M0, {32, 32}, scales);
+  const std::string data = "\"elem_dtype\": " + dtype("float8_e4m3fn") +
+                           ", \"block_size\": 32, \"is_swizzled_scales\": true, "
+                           "\"act_quant_kwargs\": null";
+  stored.metadata[kModule + ".weight"] = described("MXTensor", data, R"(["qdata", "scale"])");
+  const auto weight = load_layer(stored, kConfig, layer);
+  ASSERT_TRUE(weight) << message(weight);
+  const std::vector<float> w = dequantize(*weight);
+  for (const auto& [r, c] : {std::pair{0, 0}, {1, 0}, {33, 3}, {65, 4}}) {
+    EXPECT_EQ(w[static_cast<size_t>(r * 160 + c * 32)], std::ldexp(1.0f, 100 + r % 20 + c - 127));
+  }
+  stored.add(kModule + "._weight_scale", DType::kE8M0, {66, 5}, std::vector<uint8_t>(330, 100));
+  EXPECT_EQ(message(load_layer(stored, kConfig, layer)),
+            "_weight_scale: expected (1024), found e8m0 (66, 5) of 330 bytes");
+}
+
+TEST(torchao, a_layer_of_plain_floats_is_unquantized) {
+  TestCheckpoint plain;
+  plain.add(kModule + ".weight", DType::kF32, {2, 64}, std::vector<float>(128, 2));
+  plain.metadata[kModule + ".weight"] = R"({"_type": "Tensor"})";
+  plain.metadata["format"] = "pt";
+  plain.metadata["tensor_names"] = R"(["mlp.up_proj.weight"])";
+  const auto weight = load_layer(plain, kConfig, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight)[127], 2.0f);
+}
+
+std::string refusal(const std::string& type, const std::string& data) {
+  TestCheckpoint stored = intx(4);
+  stored.metadata[kModule + ".weight"] = described(type, data);
+  return message(load_layer(stored, kConfig, kLayer));
+}
+
+TEST(torchao, what_is_not_read_is_refused_by_name) {
+  const std::string is = kModule + ".weight is TorchAO's ";
+  EXPECT_EQ(refusal("Int4PreshuffledTensor", ""),
+            is + "Int4PreshuffledTensor: they are in the order of one GPU kernel");
+  EXPECT_EQ(refusal("NewTensor", ""), is + "NewTensor: this class is not read");
+  EXPECT_EQ(refusal("Int8Tensor", "\"block_size\": [1, 48]"),
+            is + "Int8Tensor: block_size is [1,48], and the weight (2, 64)");
+  EXPECT_EQ(refusal("Int8Tensor", ""), is + "Int8Tensor: block_size is missing, and the weight "
+                                            "(2, 64)");
+  EXPECT_EQ(refusal("IntxUnpackedToInt8Tensor", "\"target_dtype\": " + dtype("int9")),
+            is + "IntxUnpackedToInt8Tensor: its target_dtype is \"int9\"");
+  EXPECT_EQ(refusal("IntxUnpackedToInt8Tensor",
+                    "\"target_dtype\": " + dtype("int4") +
+                        ", \"block_size\": [1, 32], \"activation_quantization\": \"int4\""),
+            is + "IntxUnpackedToInt8Tensor, whose inputs have the quantization \"int4\", which is "
+                 "not done");
+  EXPECT_EQ(
+      refusal("Int8Tensor", R"("block_size": [1, 32], "act_quant_kwargs": "dynamic")"),
+      is + "Int8Tensor, whose inputs have act_quant_kwargs of \"dynamic\", which is not done");
+  EXPECT_EQ(refusal("MXTensor", "\"block_size\": 16"),
+            is + "MXTensor: only blocks of 32 inputs are read");
+  EXPECT_EQ(refusal("MXTensor", "\"block_size\": 32, \"elem_dtype\": \"fp6_e3m2\""),
+            is + "MXTensor: only e4m3, e5m2 and e2m1 elements are read");
+  EXPECT_EQ(refusal("NVFP4Tensor",
+                    R"("act_quant_kwargs": {"_type": "QuantizeTensorToNVFP4Kwargs", "_data": {}})"),
+            is + "NVFP4Tensor, whose inputs have a scale of the whole call beside those of blocks, "
+                 "which is not done");
+  EXPECT_EQ(refusal("AffineQuantizedTensor", ""),
+            is + "AffineQuantizedTensor: it has no tensor_impl");
+  EXPECT_EQ(refusal("LinearActivationQuantizedTensor", ""),
+            is + "LinearActivationQuantizedTensor: it wraps no tensor of TorchAO's");
+}
+
+// What torchao 0.9 saved: four weights of 4 x 64.
+TEST(torchao, affine_quantized_tensors_of_old_releases_are_read) {
+  const std::string folder = kGolden + "checkpoint/torchao_old";
+  const auto opened = checkpoint::Checkpoint::open(folder);
+  ASSERT_TRUE(opened) << message(opened);
+  TestCheckpoint stored;
+  stored.metadata = opened->metadata();
+  for (const tensor::TensorInfo& info : opened->tensors()) {
+    const tensor::TensorView view = *opened->view(info);
+    stored.add_bytes(info.name, info.dtype, info.shape,
+                     std::string(reinterpret_cast<const char*>(view.data), view.bytes));
+  }
+  const auto format = [&](const std::string& name) {
+    const auto weight = load_layer(stored, kConfig, {name, 4, 64, false, {}});
+    return weight ? tensor::to_string(weight->format) + ", " + tensor::to_string(weight->activation)
+                  : message(weight);
+  };
+  EXPECT_EQ(format("a"), "u8c+zp, float");
+  EXPECT_EQ(format("b"), "u4g32+zp, s8 token asym");
+  EXPECT_EQ(format("c"),
+            "c.weight is TorchAO's AffineQuantizedTensor: its tensor_impl is UintxAQTTensorImpl, "
+            "which is not read");
+  EXPECT_EQ(format("d"), "e4m3c, float");
+  // The first code of each times its scale: 0x54 x bf16 0x3cb3, 0xfc x f32 0x3eadfa5f.
+  EXPECT_EQ(dequantize(*load_layer(stored, kConfig, {"a", 4, 64, false, {}}))[0],
+            84 * base::f32_from_bits(0x3cb30000));
+  EXPECT_EQ(dequantize(*load_layer(stored, kConfig, {"b", 4, 64, false, {}}))[0],
+            -4 * base::f32_from_bits(0x3eadfa5f));
+}
+
+TEST(torchao, inputs_are_rounded_as_their_arguments_say) {
+  const auto inputs = [](const std::string& granularity, const std::string& more) {
+    TestCheckpoint stored;
+    stored.add(kModule + "._weight_qdata", DType::kE4M3, {2, 64}, std::vector<uint8_t>(128, 0x38));
+    stored.add<float>(kModule + "._weight_scale", DType::kF32, {2, 1}, {1, 2});
+    stored.metadata[kModule + ".weight"] =
+        described("Float8Tensor",
+                  "\"block_size\": [1, 64], \"act_quant_kwargs\": {\"_type\": "
+                  "\"QuantizeTensorToFloat8Kwargs\", "
+                  "\"_data\": {\"float8_dtype\": " +
+                      dtype("float8_e4m3fn") + ", \"granularity\": " + granularity + more + "}}",
+                  R"(["qdata", "scale"])");
+    const auto weight = load_layer(stored, kConfig, kLayer);
+    return weight ? tensor::to_string(weight->activation) : message(weight);
+  };
+  EXPECT_EQ(inputs(R"({"_type": "PerRow", "_data": {"dim": -1}})", ""), "e4m3 token");
+  EXPECT_EQ(inputs(R"({"_type": "PerTensor", "_data": {}})", ""), "e4m3 tensor");
+  EXPECT_EQ(inputs(R"({"_type": "PerBlock", "_data": {"block_size": [1, 32]}})", ""), "e4m3 g32");
+  const std::string is = kModule + ".weight is TorchAO's Float8Tensor, whose inputs have ";
+  EXPECT_EQ(inputs(R"({"_type": "PerBlock", "_data": {"block_size": [2, 32]}})", ""),
+            is + R"(the granularity {"_type":"PerBlock","_data":{"block_size":[2,32]}}, )"
+                 "which is not done");
+  EXPECT_EQ(inputs(R"({"_type": "PerRow", "_data": {}})", ", \"hp_value_lb\": 0.5"),
+            is + "a lower bound, which is not done");
+}
+
+TEST(torchao, what_the_description_names_must_be_stored) {
+  TestCheckpoint stored = intx(4);
+  stored.remove(kModule + "._weight_zero_point");
+  EXPECT_EQ(message(load_layer(stored, kConfig, kLayer)),
+            "missing " + kModule + "._weight_zero_point");
+}
+
+TEST(torchao, inner_tensors_without_a_description_are_refused) {
+  TestCheckpoint stored = intx(4);
+  stored.metadata.clear();
+  EXPECT_EQ(message(load_layer(stored, kConfig, kLayer)),
+            kModule +
+                "._weight_qdata is stored, but the metadata of the headers does not say what " +
+                kModule +
+                ".weight is; TorchAO writes it there, and tools that copy tensors alone "
+                "lose it");
+  stored.metadata[kModule + ".weight"] = "[1]";
+  EXPECT_EQ(
+      message(load_layer(stored, kConfig, kLayer)),
+      "metadata: " + kModule +
+          ".weight: expected the description of a tensor ({\"_type\": ...}), found a list of 1");
+}
+
+}  // namespace
+}  // namespace nibble::quant
