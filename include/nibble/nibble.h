@@ -6,8 +6,9 @@
 //   auto model = nibble::Model::load("SmolLM2.gguf", options);
 //   if (!model) { report(model.error().message); return; }
 //   nibble::Session session(*model);
-//   session.generate(*model->tokenizer().encode("The capital of France is"), {.max_tokens = 20},
-//                    [](std::string_view text) { show(text); return true; });
+//   auto done = session.generate(*model->tokenizer().encode("The capital of France is"),
+//                                {.max_tokens = 20},
+//                                [](std::string_view text) { show(text); return true; });
 //
 // Nothing here prints, exits or throws. Every failure is a Result whose error is one sentence.
 #pragma once
