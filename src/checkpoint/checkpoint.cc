@@ -272,12 +272,16 @@ Result<void> Checkpoint::State::check_index() {
   if (index.tensors.size() < names.size()) {
     NameMap<bool> listed;
     for (const auto& [name, shard] : index.tensors) listed.emplace(name, true);
-    const auto first = std::find_if(names.begin(), names.end(),
-                                    [&](const Entry& e) { return !listed.contains(e.first); });
-    chosen.warnings.push_back(
-        fmt::format("{}: {} stored tensors are not in the index, the first is {}",
-                    chosen.index_name, names.size() - index.tensors.size(),
-                    files[first->second].name() + ": " + shown(first->first)));
+    const auto is_unlisted = [&](const Entry& e) { return !listed.contains(e.first); };
+    // A parameter without tensors may be in two files, and so here twice: then none may be left
+    // out.
+    const auto first = std::find_if(names.begin(), names.end(), is_unlisted);
+    if (first != names.end()) {
+      chosen.warnings.push_back(
+          fmt::format("{}: {} stored tensors are not in the index, the first is {}",
+                      chosen.index_name, std::count_if(first, names.end(), is_unlisted),
+                      files[first->second].name() + ": " + shown(first->first)));
+    }
   }
   double stored = 0;
   for (const TensorInfo& t : tensors) stored += static_cast<double>(t.bytes);
