@@ -57,20 +57,24 @@ struct Tensor {
   std::string bytes;
 };
 
+// The header of a safetensors file, and where its tensors' bytes begin.
+std::pair<nlohmann::json, size_t> read_header(const std::string& file) {
+  uint64_t head = 0;
+  std::memcpy(&head, file.data(), 8);
+  return {nlohmann::json::parse(file.substr(8, head)), 8 + head};
+}
+
 // The tensors of all safetensors files of a folder.
 std::vector<Tensor> read_tensors(const fs::path& folder) {
   std::vector<Tensor> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!is_weights(entry)) continue;
     const std::string file = read_file(entry);
-    uint64_t head = 0;
-    std::memcpy(&head, file.data(), 8);
-    const auto header = nlohmann::json::parse(file.substr(8, head));
+    const auto [header, data] = read_header(file);
     for (const auto& [name, what] : header.items()) {
       if (name == "__metadata__") continue;
       const size_t begin = what["data_offsets"][0], end = what["data_offsets"][1];
-      out.push_back(
-          {name, what["dtype"], what["shape"], file.substr(8 + head + begin, end - begin)});
+      out.push_back({name, what["dtype"], what["shape"], file.substr(data + begin, end - begin)});
     }
   }
   return out;
@@ -81,10 +85,7 @@ nlohmann::json read_metadata(const fs::path& folder) {
   nlohmann::json out = {{"format", "pt"}};
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (!is_weights(entry)) continue;
-    const std::string file = read_file(entry);
-    uint64_t head = 0;
-    std::memcpy(&head, file.data(), 8);
-    const auto header = nlohmann::json::parse(file.substr(8, head));
+    const auto [header, data] = read_header(read_file(entry));
     if (header.contains("__metadata__")) out.update(header["__metadata__"]);
   }
   return out;

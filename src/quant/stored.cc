@@ -165,6 +165,16 @@ Result<std::vector<float>> read_zero_points(const TensorView& view, std::string_
   return read_floats(view, suffix);
 }
 
+Result<void> check_no_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
+                                  std::string_view suffix, std::string_view symmetric) {
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    if (zeros[i] == 0) continue;
+    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}, but {}", element_name(suffix, shape, i),
+                                                 zeros[i], symmetric));
+  }
+  return {};
+}
+
 Result<void> check_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
                                std::string_view suffix, int least, int most,
                                std::string_view what) {

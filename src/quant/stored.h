@@ -62,6 +62,10 @@ Result<std::vector<float>> read_zero_points(const tensor::TensorView& view,
 Result<void> check_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
                                std::string_view suffix, int least, int most, std::string_view what);
 
+// Error: a zero point that is not 0, although `symmetric` says that all are.
+Result<void> check_no_zero_points(std::span<const float> zeros, const tensor::Shape& shape,
+                                  std::string_view suffix, std::string_view symmetric);
+
 // (rows, columns) -> (columns, rows).
 std::vector<float> transposed(std::span<const float> values, int64_t rows, int64_t columns);
 

@@ -34,16 +34,6 @@ TensorView as_scale(TensorView view) {
   return view;
 }
 
-Result<void> check_zeros(const std::vector<float>& zeros, const tensor::Shape& shape,
-                         std::string_view suffix) {
-  for (size_t i = 0; i < zeros.size(); ++i) {
-    if (zeros[i] == 0) continue;
-    return fail(ErrorCode::kCorrupt, fmt::format("{} is {}, but symmetric is true",
-                                                 element_name(suffix, shape, i), zeros[i]));
-  }
-  return {};
-}
-
 // A stored scale of the inputs, or one that divides: a positive number.
 Result<float> positive(const RawWeights& raw, Slot slot, std::string_view suffix) {
   NIBBLE_ASSIGN(const TensorView* view, need(raw, slot, suffix, {}));
@@ -146,7 +136,9 @@ class CompressedMethod : public LinearMethod {
                     need(raw, Slot::kZero, "weight_zero_point", {rows, groups}));
       NIBBLE_ASSIGN(zero, read_zero_points(*view, "weight_zero_point"));
     }
-    if (!f_.asymmetric) return check_zeros(zero, {rows, groups}, "weight_zero_point");
+    if (!f_.asymmetric) {
+      return check_no_zero_points(zero, {rows, groups}, "weight_zero_point", "symmetric is true");
+    }
     NIBBLE_TRY(check_zero_points(zero, {rows, groups}, "weight_zero_point", -half(), half() - 1,
                                  fmt::format("{} bits", f_.bits)));
     const int64_t shared = f_.packed_zeros ? 1 : f_.group_n == 0 ? out.n : f_.group_n;
@@ -217,7 +209,9 @@ class CompressedMethod : public LinearMethod {
     if (raw.get(Slot::kInputZero) == nullptr) return {};
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kInputZero, "input_zero_point", {}));
     NIBBLE_ASSIGN(const std::vector<float> zero, read_zero_points(*view, "input_zero_point"));
-    if (!f_.activation.asymmetric) return check_zeros(zero, {}, "input_zero_point");
+    if (!f_.activation.asymmetric) {
+      return check_no_zero_points(zero, {}, "input_zero_point", "symmetric is true");
+    }
     out.input_zero = zero[0];
     return check_zero_points(zero, {}, "input_zero_point", -128, 127, "int8 inputs");
   }

@@ -2,16 +2,14 @@
 // Python; torchao_tensor.h has how names and descriptions are spelled. G is the group of inputs.
 //
 //   class                      inner tensors
-//   Float8Tensor               qdata (N, K) e4m3 | e5m2    scale f32, of rows, groups, blocks or
-//   all Int8Tensor                 qdata (N, K) s8             scale, zero_point likewise
-//   IntxUnpackedToInt8Tensor   qdata (N, K) s8, in the range of 1 to 8 bits   likewise
-//   Int4Tensor                 qdata (N, K/2) nibbles      scale, zero_point (K/G, N); the latter
-//   is
-//                                                          a float that is added
-//   Int4TilePackedTo4dTensor   qdata (N/8, K/128, 32, 4)   scale_and_zero (K/G, N, 2), likewise
-//   Int4PlainInt32Tensor       qdata (N, K/8) words        scale, zero_point (K/G, N)
-//   MXTensor                   qdata (N, K) | (N, K/2)     scale e8m0, swizzled (scaled_codes.h)
-//   NVFP4Tensor                qdata (N, K/2)              scale e4m3, swizzled; per_tensor_scale
+//   Float8Tensor               qdata (N, K) e4m3 | e5m2, scale f32 of rows, groups, blocks or all
+//   Int8Tensor                 qdata (N, K) s8, scale and zero_point likewise
+//   IntxUnpackedToInt8Tensor   the same, with codes of 1 to 8 bits
+//   Int4Tensor                 qdata (N, K/2) nibbles, scale and zero_point (K/G, N), floats both
+//   Int4TilePackedTo4dTensor   qdata (N/8, K/128, 32, 4), scale_and_zero (K/G, N, 2), floats
+//   Int4PlainInt32Tensor       qdata (N, K/8) words, scale and zero_point (K/G, N)
+//   MXTensor                   qdata (N, K) | (N, K/2), scale e8m0, swizzled (scaled_codes.h)
+//   NVFP4Tensor                qdata (N, K/2), scale e4m3, swizzled, and per_tensor_scale
 //
 // torchao_ints.h draws the integers. Int8Tensor, Int4Tensor and tiles may have act_pre_scale (K),
 // by which the inputs are multiplied first. Files of torch.save from torchao 0.12 and before hold
@@ -47,7 +45,7 @@ using torchao::Order;
 
 using Method = std::unique_ptr<LinearMethod>;
 
-// Why the tensors of a class are not read; nullptr: it is no class that is known.
+// Why the tensors of a class are not read.
 const char* why_not(std::string_view type) {
   constexpr std::pair<std::string_view, const char*> kKernelPrivate[] = {
       {"Int4PreshuffledTensor", "they are in the order of one GPU kernel"},
@@ -62,7 +60,7 @@ const char* why_not(std::string_view type) {
   for (const auto& [name, why] : kKernelPrivate) {
     if (name == type) return why;
   }
-  return nullptr;
+  return "this class is not read";
 }
 
 Failure unread(const LinearLayer& layer, const Instance& of, std::string_view why) {
@@ -182,9 +180,7 @@ class TorchaoConfig : public QuantizationConfig {
       NIBBLE_ASSIGN(const ActivationFormat format, torchao::activation_of_function(of));
       return method_of_instance(layer, tensors, *inner, format);
     }
-    const char* why = why_not(of.type);
-    if (why != nullptr) return unread(layer, of, why);
-    return unread(layer, of, "this class is not read");
+    return unread(layer, of, why_not(of.type));
   }
 
   Result<Method> float8(const LinearLayer& layer, const TensorLookup& tensors,
@@ -239,6 +235,11 @@ class TorchaoConfig : public QuantizationConfig {
     ints.codes = of.suffix("qdata");
     ints.scale = of.suffix("scale");
     if (of.has("zero_point", tensors, layer.module)) ints.zero = of.suffix("zero_point");
+    add_factor(layer, tensors, of, ints);
+  }
+
+  static void add_factor(const LinearLayer& layer, const TensorLookup& tensors, const Instance& of,
+                         Ints& ints) {
     if (of.has("act_pre_scale", tensors, layer.module)) {
       ints.input_factor = of.suffix("act_pre_scale");
     }
@@ -286,9 +287,7 @@ class TorchaoConfig : public QuantizationConfig {
     ints.scale = of.suffix("scale_and_zero");
     ints.zero_kind = ZeroKind::kOffset;
     ints.activation = activation;
-    if (of.has("act_pre_scale", tensors, layer.module)) {
-      ints.input_factor = of.suffix("act_pre_scale");
-    }
+    add_factor(layer, tensors, of, ints);
     return torchao::ints_method(layer, tensors, std::move(ints));
   }
 

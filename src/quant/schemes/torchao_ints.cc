@@ -210,13 +210,7 @@ class IntsMethod : public LinearMethod {
     NIBBLE_ASSIGN(const TensorView* view, need(raw, Slot::kZero, f_.zero, shape));
     NIBBLE_ASSIGN(std::vector<float> zero, read_zero_points(*view, f_.zero));
     if (f_.zero_kind == ZeroKind::kNone) {
-      for (size_t i = 0; i < zero.size(); ++i) {
-        if (zero[i] == 0) continue;
-        return fail(ErrorCode::kCorrupt,
-                    fmt::format("{} is {}, but {}", element_name(f_.zero, view->shape, i), zero[i],
-                                f_.zeros_are_0));
-      }
-      return {};
+      return check_no_zero_points(zero, view->shape, f_.zero, f_.zeros_are_0);
     }
     if (f_.zero_kind == ZeroKind::kOffset) {
       out.offset = spread(in_rows(std::move(zero)), out.n, groups, 0);
