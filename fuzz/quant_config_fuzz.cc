@@ -5,11 +5,15 @@
 //    "layer": {"n": 32, "k": 64, "bias": false, "parts": [..]},
 //    "tensors": {"qweight": ["s32", [8, 32]], ...},         names are suffixes of the layer
 //    "metadata": {"weight": {...}}}                         likewise
+// Half of the mutations exchange one type, number or truth value for another: single bytes rarely
+// make another type of a tensor whose shape still fits.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,6 +75,63 @@ nibble::quant::LinearLayer layer_of(const Json& input) {
   return layer;
 }
 
+struct Place {
+  size_t begin, length;
+};
+
+// Where a text has one of `words`.
+std::vector<Place> places_of(std::string_view text, std::span<const std::string> words) {
+  std::vector<Place> out;
+  for (const std::string& word : words) {
+    for (size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+      out.push_back({at, word.size()});
+    }
+  }
+  return out;
+}
+
+std::vector<Place> numbers_of(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789";
+  std::vector<Place> out;
+  for (size_t at = text.find_first_of(kDigits); at != text.npos;) {
+    const size_t end = std::min(text.find_first_not_of(kDigits, at), text.size());
+    const char before = at == 0 ? ' ' : text[at - 1];
+    if (before == ' ' || before == '[' || before == '-') out.push_back({at, end - at});
+    at = text.find_first_of(kDigits, end);
+  }
+  return out;
+}
+
+std::vector<std::string> quoted_types() {
+  std::vector<std::string> out;
+  for (int d = 0; d <= static_cast<int>(DType::kTQ2_0); ++d) {
+    out.push_back('"' + std::string(nibble::tensor::name(static_cast<DType>(d))) + '"');
+  }
+  return out;
+}
+
+// One word or number of the text in another's place; "": there is none.
+std::string exchanged(std::string_view text, unsigned seed) {
+  static const std::vector<std::string> kTypes = quoted_types();
+  static const std::vector<std::string> kTruths = {"true", "false", "null"};
+  std::minstd_rand random(seed);
+  const auto below = [&random](size_t n) { return static_cast<size_t>(random()) % n; };
+  const size_t kind = below(3);
+  const std::vector<Place> places = kind == 0   ? places_of(text, kTypes)
+                                    : kind == 1 ? places_of(text, kTruths)
+                                                : numbers_of(text);
+  if (places.empty()) return "";
+  const Place place = places[below(places.size())];
+  std::string with = kind == 0 ? kTypes[below(kTypes.size())] : kTruths[below(kTruths.size())];
+  if (kind == 2) {
+    const std::string old(text.substr(place.begin, std::min<size_t>(place.length, 9)));
+    const int64_t value = std::stoll(old);
+    const int64_t near[] = {value + 1, value - 1, value * 2, value / 2, 0, 1, value + 128};
+    with = std::to_string(near[below(std::size(near))]);
+  }
+  return std::string(text).replace(place.begin, place.length, with);
+}
+
 // One rank's tensors, cut from made-up bytes.
 void run_verbs(const nibble::quant::LinearMethod& method, const nibble::quant::LinearLayer& layer,
                const nibble::quant::TensorLookup& lookup, std::string_view fill, Axis axis,
@@ -106,6 +167,19 @@ void run_verbs(const nibble::quant::LinearMethod& method, const nibble::quant::L
 }
 
 }  // namespace
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+  if (seed % 2 == 0) return LLVMFuzzerMutate(data, size, most);
+  const std::string_view all(reinterpret_cast<const char*>(data), size);
+  const size_t end = std::min(all.find('\0'), size);
+  const std::string text = exchanged(all.substr(0, end), seed / 2);
+  if (text.empty() || text.size() + size - end > most) return LLVMFuzzerMutate(data, size, most);
+  const std::string whole = text + std::string(all.substr(end));
+  std::copy(whole.begin(), whole.end(), reinterpret_cast<char*>(data));
+  return whole.size();
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view all(reinterpret_cast<const char*>(data), size);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "quant/activations.h"
 #include "quant/float6.h"
 #include "quant/keys.h"
@@ -152,9 +153,13 @@ class ScaledCodesMethod : public LinearMethod {
     specs_ = {
         wanted(Slot::kWeight, codes_.weight, codes_.code_types, code.shape, code.along_n,
                code.along_k),
-        wanted(Slot::kScale, codes_.scale, kScaleTypes, scale.shape, scale.along_n, scale.along_k),
+        wanted(Slot::kScale, codes_.scale, codes_.scale_types, scale.shape, scale.along_n,
+               scale.along_k),
     };
     specs_.back().flattened = codes_.swizzled;
+    for (const DType type : codes_.scale_types) {
+      NIBBLE_CHECK(!codes_.swizzled || tensor::byte_count(type, {1}) == 1u);
+    }
     if (!codes_.scale2.empty()) {
       specs_.push_back(wanted(Slot::kScale2, codes_.scale2, kFloats, {}, {}, {}));
     }

@@ -62,8 +62,9 @@ struct ScaledCodes {
   std::vector<tensor::DType> code_types;  // accepted
   std::string weight = "weight";
   std::string scale = "weight_scale";
+  std::vector<tensor::DType> scale_types = kScaleTypes;  // accepted
   Area area;
-  // Scales of one byte, (N, K/G), in the order of Blackwell's tensor cores: N filled up to a
+  // Scales of one byte (`scale_types` has no others), (N, K/G), in the order of Blackwell's tensor cores: N filled up to a
   // multiple of 128, K/G of 4; each 128 x 4 of them stand together, scale (r, c) of those at r % 32
   // * 16 + r / 32 * 4 + c.
   bool swizzled = false;

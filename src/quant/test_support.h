@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <string>
@@ -90,7 +91,7 @@ inline Result<std::unique_ptr<QuantizationConfig>> parse_config(const TestCheckp
 }
 
 // The tensors that a method asks for, whole, as the loader would hand them over. A missing required
-// tensor is an error in the loader's words, shortened.
+// tensor and one of another type are errors in the loader's words, shortened.
 inline Result<RawWeights> load_whole(const TestCheckpoint& checkpoint, const LinearLayer& layer,
                                      const LinearMethod& method) {
   RawWeights raw;
@@ -100,7 +101,13 @@ inline Result<RawWeights> load_whole(const TestCheckpoint& checkpoint, const Lin
       if (spec.required) return fail(ErrorCode::kNotFound, "missing " + name);
       continue;
     }
-    if (spec.slot != Slot::kUnused) raw.set(spec.slot, checkpoint.view(name));
+    if (spec.slot == Slot::kUnused) continue;
+    const tensor::TensorView view = checkpoint.view(name);
+    if (std::find(spec.dtypes.begin(), spec.dtypes.end(), view.dtype) == spec.dtypes.end()) {
+      return fail(ErrorCode::kCorrupt,
+                  name + " has the type " + std::string(tensor::name(view.dtype)));
+    }
+    raw.set(spec.slot, view);
   }
   return raw;
 }

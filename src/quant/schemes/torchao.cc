@@ -306,9 +306,10 @@ class TorchaoConfig : public QuantizationConfig {
     return torchao::ints_method(layer, tensors, std::move(ints));
   }
 
-  // Codes of 8 or 4 bits with a scale for each group, in whatever order.
+  // Codes of 8 or 4 bits with a scale of a byte for each group, in whatever order.
   static Result<ScaledCodes> grouped(const LinearLayer& layer, const TensorLookup& tensors,
-                                     const Instance& of, int64_t group) {
+                                     const Instance& of, int64_t group,
+                                     std::vector<DType> scale_types) {
     for (const char* old : {"_scale_e8m0", "_scale_e4m3"}) {
       if (find_tensor(tensors, layer.module, of.suffix(old)) == nullptr) continue;
       return unread(layer, of, "torchao 0.13 and 0.14 wrote it, in another order of nibbles");
@@ -316,9 +317,16 @@ class TorchaoConfig : public QuantizationConfig {
     ScaledCodes codes{.scheme = "torchao"};
     codes.weight = of.suffix("qdata");
     codes.scale = of.suffix("scale");
+    codes.scale_types = std::move(scale_types);
     codes.area = {1, group};
     const Json* swizzled = of.find("is_swizzled_scales");
-    codes.swizzled = swizzled != nullptr && swizzled->is_bool() && swizzled->as_bool();
+    if (swizzled != nullptr && !swizzled->is_bool()) {
+      return fail(ErrorCode::kCorrupt,
+                  fmt::format("the description of {}.weight has is_swizzled_scales {}; expected "
+                              "true or false",
+                              layer.module, swizzled->dump()));
+    }
+    codes.swizzled = swizzled != nullptr && swizzled->as_bool();
     return codes;
   }
 
@@ -328,7 +336,7 @@ class TorchaoConfig : public QuantizationConfig {
     if (block == nullptr || !block->is_int() || block->as_int() != 32) {
       return unread(layer, of, "only blocks of 32 inputs are read");
     }
-    NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 32));
+    NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 32, {DType::kE8M0, DType::kU8}));
     NIBBLE_ASSIGN(codes.activation, torchao::mx_activation(layer, of));
     const std::string type = of.dtype("elem_dtype");
     if (type == "float4_e2m1fn_x2" && layer.k % 2 == 0) {
@@ -347,7 +355,7 @@ class TorchaoConfig : public QuantizationConfig {
   Result<Method> nvfp4(const LinearLayer& layer, const TensorLookup& tensors,
                        const Instance& of) const {
     if (layer.k % 16 != 0) return unread(layer, of, "its blocks are of 16 inputs");
-    NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 16));
+    NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 16, {DType::kE4M3}));
     codes.element = Element::kE2M1;
     codes.codes = Codes::kNibblesK;
     codes.code_types = {DType::kU8};
@@ -403,9 +411,9 @@ class TorchaoConfig : public QuantizationConfig {
     const Json* least = of.find("quant_min");
     const Json* most = of.find("quant_max");
     if (least != nullptr && most != nullptr && least->is_int() && most->is_int()) {
-      for (ints.bits = 1; ints.bits < 8; ++ints.bits) {
-        if (most->as_int() - least->as_int() < int64_t{1} << ints.bits) break;
-      }
+      const auto of_a_byte = [](int64_t v) { return std::clamp<int64_t>(v, -256, 256); };
+      const int64_t range = of_a_byte(most->as_int()) - of_a_byte(least->as_int());
+      for (ints.bits = 1; ints.bits < 8 && range >= int64_t{1} << ints.bits;) ++ints.bits;
     }
     const Json* domain = of.find("zero_point_domain");
     const Json* member = domain == nullptr ? nullptr : domain->find_set("_data");

@@ -136,6 +136,15 @@ TEST(torchao, scales_of_tensor_cores_are_put_in_order) {
   stored.add(kModule + "._weight_scale", DType::kE8M0, {66, 5}, std::vector<uint8_t>(330, 100));
   EXPECT_EQ(message(load_layer(stored, kConfig, layer)),
             "_weight_scale: expected (1024), found e8m0 (66, 5) of 330 bytes");
+  // As many numbers, of four bytes each.
+  stored.add(kModule + "._weight_scale", DType::kF32, {32, 32}, std::vector<float>(1024, 1));
+  EXPECT_EQ(message(load_layer(stored, kConfig, layer)),
+            kModule + "._weight_scale has the type f32");
+  stored.metadata[kModule + ".weight"] = described(
+      "MXTensor", "\"block_size\": 32, \"is_swizzled_scales\": 1", R"(["qdata", "scale"])");
+  EXPECT_EQ(
+      message(load_layer(stored, kConfig, layer)),
+      "the description of " + kModule + ".weight has is_swizzled_scales 1; expected true or false");
 }
 
 TEST(torchao, a_layer_of_plain_floats_is_unquantized) {
