@@ -149,9 +149,10 @@ void run_verbs(const nibble::quant::LinearMethod& method, const nibble::quant::L
     std::string whole(info->bytes, '\0');
     for (size_t i = 0; i < whole.size() && !fill.empty(); ++i) whole[i] = fill[i % fill.size()];
     std::string& owner = owners.emplace_back(nibble::quant::slice_bytes(info->dtype, *slice), '\0');
-    nibble::quant::copy_slice(
-        {info->dtype, info->shape, reinterpret_cast<const std::byte*>(whole.data()), whole.size()},
-        *slice, reinterpret_cast<std::byte*>(owner.data()));
+    const nibble::tensor::TensorView stored = {
+        info->dtype, info->shape, reinterpret_cast<const std::byte*>(whole.data()), whole.size()};
+    nibble::quant::copy_slice(nibble::quant::in_declared_shape(spec, stored), *slice,
+                              reinterpret_cast<std::byte*>(owner.data()));
     raw.set(spec.slot, {info->dtype, slice->shape, reinterpret_cast<const std::byte*>(owner.data()),
                         owner.size()});
   }
