@@ -1,8 +1,6 @@
 // Plans, usage, and what is refused: the real program on the golden folders.
 #include "cli/real.h"
 
-#include <tuple>
-
 namespace nibble::cli {
 namespace {
 
