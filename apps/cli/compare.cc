@@ -85,10 +85,10 @@ Result<int> compare_models(const Arguments& arguments) {
   NIBBLE_TRY(apply_option_string("--left", arguments.left, left_options));
   NIBBLE_TRY(apply_option_string("--right", arguments.right, right_options));
   const CatchInterrupt interrupt;
-  NIBBLE_ASSIGN(const Model left, open_model(arguments.left_model, left_options, interrupt));
+  NIBBLE_ASSIGN(const Model left, open_one_of_two(arguments.left_model, left_options, interrupt));
   const std::string& second =
       arguments.right_model.empty() ? arguments.left_model : arguments.right_model;
-  NIBBLE_ASSIGN(const Model right, open_model(second, right_options, interrupt));
+  NIBBLE_ASSIGN(const Model right, open_one_of_two(second, right_options, interrupt));
   NIBBLE_ASSIGN(const std::vector<int32_t> tokens, tokens_for(arguments, left, right));
   ProgressLine progress(Unit::kLayers, interrupt);
   NIBBLE_ASSIGN(std::vector<CompareRow> rows,

@@ -59,11 +59,12 @@ Result<int> eval(const Arguments& arguments) {
   NIBBLE_TRY(
       apply_option_string("--reference-options", arguments.reference_options, reference_options));
   const CatchInterrupt interrupt;
-  NIBBLE_ASSIGN(const Model model, open_model(arguments.model, arguments.options, interrupt));
+  const auto open = arguments.reference.empty() ? open_model : open_one_of_two;
+  NIBBLE_ASSIGN(const Model model, open(arguments.model, arguments.options, interrupt));
   NIBBLE_TRY(tokenizer_of(model));
   std::optional<Model> reference;
   if (!arguments.reference.empty()) {
-    NIBBLE_ASSIGN(reference, open_model(arguments.reference, reference_options, interrupt));
+    NIBBLE_ASSIGN(reference, open(arguments.reference, reference_options, interrupt));
   }
   ProgressLine progress(Unit::kTokens, interrupt);
   NIBBLE_ASSIGN(const EvalReport report,

@@ -12,6 +12,10 @@ namespace nibble::cli {
 Result<Model> open_model(const std::string& model, const Options& options,
                          const CatchInterrupt& interrupt);
 
+// The same for one of two models: errors that an option did not make name it.
+Result<Model> open_one_of_two(const std::string& model, const Options& options,
+                              const CatchInterrupt& interrupt);
+
 // The model's tokenizer, or the reason why there is none.
 Result<const Tokenizer*> tokenizer_of(const Model& model);
 

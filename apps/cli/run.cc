@@ -44,6 +44,10 @@ Result<std::string> prompt_text(const Arguments& arguments) {
 
 Result<std::vector<int32_t>> encode_prompt(const Arguments& arguments, const std::string& text,
                                            const Model& model) {
+  if (!model.has_tokenizer() && !arguments.chat) {
+    return fail(ErrorCode::kUnsupported,
+                model.tokenizer_error() + "; --tokens works without a tokenizer");
+  }
   NIBBLE_ASSIGN(const Tokenizer* tokenizer, tokenizer_of(model));
   if (!arguments.chat) return tokenizer->encode(text);
   std::vector<ChatMessage> messages;

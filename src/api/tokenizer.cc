@@ -71,10 +71,9 @@ Result<text::GgufVocab> vocab_of(const GgufMetadata& meta) {
 Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
   if (const GgufMetadata* meta = ckpt.gguf(); meta != nullptr) {
     if (!meta->has("tokenizer.ggml.model") && !meta->has("tokenizer.ggml.tokens")) {
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("{}: there is no tokenizer in this file; text needs one, --tokens "
-                              "works without",
-                              ckpt.path()));
+      return fail(
+          ErrorCode::kNotFound,
+          fmt::format("{}: there is no tokenizer in this file; text needs one", ckpt.path()));
     }
     NIBBLE_ASSIGN(text::GgufVocab vocab, vocab_of(*meta));
     return text::Tokenizer::from_gguf(std::move(vocab), meta->where());
@@ -102,7 +101,7 @@ Result<text::Tokenizer> tokenizer_of(const Checkpoint& ckpt) {
   }
   return fail(ErrorCode::kNotFound,
               fmt::format("{}: there is no tokenizer.json, tokenizer.model, or vocab.json with "
-                          "merges.txt; text needs one, --tokens works without",
+                          "merges.txt; text needs one",
                           ckpt.path()));
 }
 

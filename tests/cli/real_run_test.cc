@@ -189,5 +189,28 @@ TEST(nibble, chat_without_a_template_is_refused_before_anything_is_typed) {
                "put a chat_template.jinja into the folder");
 }
 
+TEST(nibble, of_two_models_the_one_with_an_error_is_named) {
+  const Copy copy(kAwq);
+  fs::resize_file(copy.path() + "/model.safetensors", 5000);
+  for (const auto& models : {std::pair(kAwq, copy.path()), {copy.path(), kAwq}}) {
+    expect_error(nibble({"compare", models.first, models.second}), 1,
+                 "error: " + copy.path() + ": model.safetensors: ");
+    expect_error(nibble({"eval", models.first, "-", "--reference", models.second}, "A text."), 1,
+                 "error: " + copy.path() + ": model.safetensors: ");
+  }
+  expect_error(nibble({"compare", kAwq, "/nowhere"}), 1, "error: /nowhere: cannot open");
+}
+
+TEST(nibble, ids_are_advised_where_they_are_read) {
+  const Copy copy(kFloat);
+  fs::remove(copy.path() + "/tokenizer.json");
+  const std::string missing = "text needs one";
+  const std::string advice = "; --tokens works without a tokenizer";
+  expect_error(nibble({"run", copy.path(), "-p", "A"}), 1, missing + advice);
+  expect_error(nibble({"tokenize", copy.path(), "A"}), 1, missing + "\n");
+  expect_error(nibble({"eval", copy.path(), "-"}, "A"), 1, missing + "\n");
+  EXPECT_EQ(nibble({"run", copy.path(), "--tokens", "1,2", "-n", "2"}).exit_code, 0);
+}
+
 }  // namespace
 }  // namespace nibble::cli
