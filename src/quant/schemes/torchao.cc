@@ -348,12 +348,16 @@ class TorchaoConfig : public QuantizationConfig {
     if (type != "float8_e4m3fn" && type != "float8_e5m2") {
       return unread(layer, of, "only e4m3, e5m2 and e2m1 elements are read");
     }
-    codes.code_types = kFp8Types;
+    codes.code_types = {type == "float8_e5m2" ? DType::kE5M2 : DType::kE4M3};
     return float8_codes(layer, tensors, std::move(codes));
   }
 
   Result<Method> nvfp4(const LinearLayer& layer, const TensorLookup& tensors,
                        const Instance& of) const {
+    const Json* block = of.find("block_size");
+    if (block == nullptr || !block->is_int() || block->as_int() != 16) {
+      return unread(layer, of, "only blocks of 16 inputs are read");
+    }
     if (layer.k % 16 != 0) return unread(layer, of, "its blocks are of 16 inputs");
     NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 16, {DType::kE4M3}));
     codes.element = Element::kE2M1;
@@ -387,7 +391,7 @@ class TorchaoConfig : public QuantizationConfig {
     if (impl->type.starts_with("TensorCoreTiledAQT")) {
       return tiles(layer, tensors, *impl, "packed_weight", area.k == 0 ? layer.k : area.k, inputs);
     }
-    if (!impl->type.starts_with("PlainAQT")) {
+    if (!impl->type.starts_with("PlainAQT") && impl->type != "QDQTensorImpl") {
       return unread(layer, of, fmt::format("its tensor_impl is {}, which is not read", impl->type));
     }
     Ints ints;

@@ -32,6 +32,14 @@ Result<std::optional<Instance>> arguments_of(const LinearLayer& layer, const Ins
   return std::optional(Instance{class_of(*found), *attributes_of(*found), "", {}});
 }
 
+// Blocks of another size than the one that is done; without a size it is that one.
+Result<void> check_block(const LinearLayer& layer, const Instance& of, const Instance& arguments,
+                         int64_t size) {
+  const Json* found = arguments.find("block_size");
+  if (found == nullptr || (found->is_int() && found->as_int() == size)) return {};
+  return undone(layer, of, "blocks of " + found->dump());
+}
+
 bool is_true(const Json* value) { return value != nullptr && value->is_bool() && value->as_bool(); }
 
 // Sets what shares a scale: PerRow and PerToken, PerTensor, or PerBlock of one token.
@@ -39,12 +47,14 @@ Result<void> set_granularity(const LinearLayer& layer, const Instance& of,
                              const Instance& arguments, ActivationFormat& out) {
   const Json* granularity = arguments.find("granularity");
   const std::string type = granularity == nullptr ? "" : class_of(*granularity);
-  if (type == "PerRow" || type == "PerToken" || type == "PerAxis") return {};
+  const Json* data = granularity == nullptr ? nullptr : attributes_of(*granularity);
+  const Json* dim = data == nullptr ? nullptr : data->find_set("dim");
+  const bool of_rows = dim == nullptr || (dim->is_int() && dim->as_int() == -1);
+  if ((type == "PerRow" && of_rows) || type == "PerToken" || type == "PerAxis") return {};
   if (type == "PerTensor") {
     out.granularity = ActivationFormat::Granularity::kTensor;
     return {};
   }
-  const Json* data = granularity == nullptr ? nullptr : attributes_of(*granularity);
   const Json* block = data == nullptr ? nullptr : data->find_set("block_size");
   if (type == "PerBlock" && block != nullptr && block->is_array()) {
     const base::JsonArray& size = block->as_array();
@@ -125,10 +135,15 @@ Result<ActivationFormat> intx_activation(const LinearLayer& layer, const Instanc
 Result<ActivationFormat> mx_activation(const LinearLayer& layer, const Instance& of) {
   NIBBLE_ASSIGN(const std::optional<Instance> arguments, arguments_of(layer, of));
   if (!arguments) return ActivationFormat{};
+  NIBBLE_TRY(check_block(layer, of, *arguments, 32));
   const std::string type = arguments->dtype("elem_dtype");
   const bool is_e4m3 = type == "float8_e4m3fn";
   if (!is_e4m3 && type != "float4_e2m1fn_x2") {
-    return undone(layer, of, fmt::format("elements of {:?}", type));
+    const Json* found = arguments->find("elem_dtype");  // a text, of floats of 6 bits
+    return undone(layer, of,
+                  found == nullptr ? "no elem_dtype"
+                  : type.empty()   ? "elements of " + found->dump()
+                                   : fmt::format("elements of {:?}", type));
   }
   const std::string mode = member_of(arguments->find("scaling_mode"));
   const ActivationType element = is_e4m3 ? ActivationType::kE4M3 : ActivationType::kE2M1;
@@ -143,7 +158,12 @@ Result<ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instan
                                           bool stored) {
   NIBBLE_ASSIGN(const std::optional<Instance> arguments, arguments_of(layer, of));
   if (!arguments) return ActivationFormat{};
-  if (!stored) return undone(layer, of, "a scale of the whole call beside those of blocks");
+  NIBBLE_TRY(check_block(layer, of, *arguments, 16));
+  // Found anew for each call, whether or not one is stored.
+  if (is_true(arguments->find("use_dynamic_per_tensor_scale"))) {
+    return undone(layer, of, "a scale of the whole call beside those of blocks");
+  }
+  if (!stored) return undone(layer, of, "scales of blocks and no act_per_tensor_scale");
   return per_group(ActivationType::kE2M1, 16, ScaleRule::kE4M3);
 }
 

@@ -73,7 +73,13 @@ Result<std::optional<Instance>> weight_of(const Descriptions& descriptions,
   const auto at = descriptions.find(module + ".weight");
   std::vector<std::string> inner;
   if (at != descriptions.end()) {
-    if (attributes_of(at->second) == nullptr) return std::optional<Instance>();  // a plain tensor
+    if (attributes_of(at->second) == nullptr) {
+      const std::string type = class_of(at->second);
+      if (type == "Tensor" || type == "Parameter") return std::optional<Instance>();
+      return fail(
+          ErrorCode::kCorrupt,
+          fmt::format("metadata: {}.weight: the description of its {} has no _data", module, type));
+    }
     NIBBLE_ASSIGN(inner, names_key(at->second, "_tensor_data_names"));
   }
   const TensorInfo* found = nullptr;

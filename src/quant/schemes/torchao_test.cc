@@ -187,10 +187,8 @@ TEST(torchao, what_is_not_read_is_refused_by_name) {
             is + "MXTensor: only blocks of 32 inputs are read");
   EXPECT_EQ(refusal("MXTensor", "\"block_size\": 32, \"elem_dtype\": \"fp6_e3m2\""),
             is + "MXTensor: only e4m3, e5m2 and e2m1 elements are read");
-  EXPECT_EQ(refusal("NVFP4Tensor",
-                    R"("act_quant_kwargs": {"_type": "QuantizeTensorToNVFP4Kwargs", "_data": {}})"),
-            is + "NVFP4Tensor, whose inputs have a scale of the whole call beside those of blocks, "
-                 "which is not done");
+  EXPECT_EQ(refusal("NVFP4Tensor", "\"block_size\": 32"),
+            is + "NVFP4Tensor: only blocks of 16 inputs are read");
   EXPECT_EQ(refusal("AffineQuantizedTensor", ""),
             is + "AffineQuantizedTensor: it has no tensor_impl");
   EXPECT_EQ(refusal("LinearActivationQuantizedTensor", ""),
@@ -249,8 +247,78 @@ TEST(torchao, inputs_are_rounded_as_their_arguments_say) {
   EXPECT_EQ(inputs(R"({"_type": "PerBlock", "_data": {"block_size": [2, 32]}})", ""),
             is + R"(the granularity {"_type":"PerBlock","_data":{"block_size":[2,32]}}, )"
                  "which is not done");
+  EXPECT_EQ(inputs(R"({"_type": "PerRow", "_data": {"dim": 0}})", ""),
+            is + R"(the granularity {"_type":"PerRow","_data":{"dim":0}}, which is not done)");
   EXPECT_EQ(inputs(R"({"_type": "PerRow", "_data": {}})", ", \"hp_value_lb\": 0.5"),
             is + "a lower bound, which is not done");
+}
+
+// A stored act_per_tensor_scale counts only where none is found for each call.
+TEST(torchao, inputs_of_blocks_have_the_scales_that_their_arguments_say) {
+  const auto inputs = [](const std::string& type, const std::string& arguments, bool stored) {
+    TestCheckpoint has;
+    const bool nvfp4 = type == "NVFP4";
+    has.add(kModule + "._weight_qdata", nvfp4 ? DType::kU8 : DType::kE4M3, {2, nvfp4 ? 32 : 64},
+            std::vector<uint8_t>(nvfp4 ? 64 : 128, 0x22));
+    has.add(kModule + "._weight_scale", nvfp4 ? DType::kE4M3 : DType::kE8M0, {2, nvfp4 ? 4 : 2},
+            std::vector<uint8_t>(nvfp4 ? 8 : 4, 0x38));
+    if (stored) has.add<float>(kModule + "._weight_act_per_tensor_scale", DType::kF32, {}, {0.5f});
+    has.metadata[kModule + ".weight"] = described(
+        type + "Tensor",
+        (nvfp4 ? "\"block_size\": 16"
+               : "\"block_size\": 32, \"elem_dtype\": " + dtype("float8_e4m3fn")) +
+            std::string(R"(, "act_quant_kwargs": {"_type": "Arguments", "_data": {)") + arguments +
+            "}}",
+        stored ? R"(["qdata", "scale", "act_per_tensor_scale"])" : R"(["qdata", "scale"])");
+    const auto weight = load_layer(has, kConfig, kLayer);
+    return weight ? tensor::to_string(weight->activation) : message(weight);
+  };
+  const std::string dynamic = "\"use_dynamic_per_tensor_scale\": ";
+  EXPECT_EQ(inputs("NVFP4", dynamic + "false", true), "e2m1 g16 x e4m3");
+  const std::string is = kModule + ".weight is TorchAO's NVFP4Tensor, whose inputs have ";
+  for (const bool stored : {false, true}) {
+    EXPECT_EQ(inputs("NVFP4", dynamic + "true", stored),
+              is + "a scale of the whole call beside those of blocks, which is not done");
+  }
+  EXPECT_EQ(inputs("NVFP4", dynamic + "false", false),
+            is + "scales of blocks and no act_per_tensor_scale, which is not done");
+  EXPECT_EQ(inputs("NVFP4", "\"block_size\": 32", true), is + "blocks of 32, which is not done");
+  const std::string mx = kModule + ".weight is TorchAO's MXTensor, whose inputs have ";
+  EXPECT_EQ(inputs("MX", "\"block_size\": 16", false), mx + "blocks of 16, which is not done");
+  EXPECT_EQ(inputs("MX", "\"elem_dtype\": \"fp6_e2m3\"", false),
+            mx + "elements of \"fp6_e2m3\", which is not done");
+  EXPECT_EQ(inputs("MX", "", false), mx + "no elem_dtype, which is not done");
+}
+
+// An MXTensor's elem_dtype is the type of its codes.
+TEST(torchao, codes_of_another_type_than_described_are_refused) {
+  TestCheckpoint stored;
+  stored.add(kModule + "._weight_qdata", DType::kE4M3, {2, 64}, std::vector<uint8_t>(128, 0x38));
+  stored.add(kModule + "._weight_scale", DType::kE8M0, {2, 2}, std::vector<uint8_t>(4, 127));
+  stored.metadata[kModule + ".weight"] =
+      described("MXTensor", "\"block_size\": 32, \"elem_dtype\": " + dtype("float8_e5m2"),
+                R"(["qdata", "scale"])");
+  EXPECT_EQ(message(load_layer(stored, kConfig, kLayer)),
+            kModule + "._weight_qdata has the type e4m3");
+}
+
+// torchao 0.11 to 0.13 saved weights of 1 to 8 bits with it.
+TEST(torchao, tensors_that_stand_for_quantize_and_dequantize_are_read) {
+  TestCheckpoint stored;
+  stored.add(kModule + ".weight.tensor_impl.int_data", DType::kS8, {2, 64},
+             std::vector<int8_t>(128, -4));
+  stored.add<float>(kModule + ".weight.tensor_impl.scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
+  stored.add<int8_t>(kModule + ".weight.tensor_impl.zero_point", DType::kS8, {2, 2}, {1, 0, 0, -1});
+  stored.metadata[kModule + ".weight"] =
+      described("AffineQuantizedTensor",
+                R"("block_size": [1, 32], "quant_min": -4, "quant_max": 3, "tensor_impl": )" +
+                    described("QDQTensorImpl", "", R"(["int_data", "scale", "zero_point"])"),
+                "[]");
+  const auto weight = load_layer(stored, kConfig, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(tensor::to_string(weight->format), "u3g32+zp");
+  EXPECT_EQ(dequantize(*weight)[0], -2.5f);
+  EXPECT_EQ(dequantize(*weight)[127], -12.0f);
 }
 
 TEST(torchao, what_the_description_names_must_be_stored) {
@@ -269,6 +337,9 @@ TEST(torchao, inner_tensors_without_a_description_are_refused) {
                 kModule +
                 ".weight is; TorchAO writes it there, and tools that copy tensors alone "
                 "lose it");
+  stored.metadata[kModule + ".weight"] = R"({"_type": "Int8Tensor"})";
+  EXPECT_EQ(message(load_layer(stored, kConfig, kLayer)),
+            "metadata: " + kModule + ".weight: the description of its Int8Tensor has no _data");
   stored.metadata[kModule + ".weight"] = "[1]";
   EXPECT_EQ(
       message(load_layer(stored, kConfig, kLayer)),
