@@ -20,7 +20,7 @@ struct NibbleCudaInfo {
 };
 
 // Counted up with every change of this struct or of kernels/cuda/abi.h.
-constexpr uint32_t kNibbleCudaVersion = 6;
+constexpr uint32_t kNibbleCudaVersion = 7;
 
 constexpr size_t kNibbleStageBytes = size_t{32} << 20;
 

@@ -228,8 +228,9 @@ class ScaledCodesMethod : public LinearMethod {
   }
   int64_t part_count() const { return static_cast<int64_t>(parts_.size()); }
   bool reads_input_scale() const {
-    return codes_.activation.is_static ||
-           codes_.activation.scale_rule == tensor::ActivationFormat::ScaleRule::kE4M3;
+    return !codes_.input_scale.empty() &&
+           (codes_.activation.is_static ||
+            codes_.activation.scale_rule == tensor::ActivationFormat::ScaleRule::kE4M3);
   }
 
   Result<void> read_codes(const RawWeights& raw, tensor::QuantizedWeight& out) const {
@@ -302,6 +303,7 @@ class ScaledCodesMethod : public LinearMethod {
   }
 
   void add_input_scale(const LinearLayer& layer, const TensorLookup& tensors) {
+    if (codes_.input_scale.empty()) return;
     const TensorInfo* stored = find_tensor(tensors, layer.module, codes_.input_scale);
     if (!reads_input_scale() && stored == nullptr) return;
     WeightSpec spec = wanted(Slot::kInputScale, codes_.input_scale, kFloats, {}, {}, {});

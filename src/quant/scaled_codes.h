@@ -64,8 +64,9 @@ struct ScaledCodes {
   std::string scale = "weight_scale";
   std::vector<tensor::DType> scale_types = kScaleTypes;  // accepted
   Area area;
-  // Scales of one byte (`scale_types` has no others), (N, K/G), in the order of Blackwell's tensor cores: N filled up to a
-  // multiple of 128, K/G of 4; each 128 x 4 of them stand together, scale (r, c) of those at r % 32
+  // Scales of one byte (`scale_types` has no others), (N, K/G), in the order of Blackwell's tensor
+  // cores: N filled up to a multiple of 128, K/G of 4; each 128 x 4 of them stand together, scale
+  // (r, c) of those at r % 32
   // * 16 + r / 32 * 4 + c.
   bool swizzled = false;
   bool signed_exponents = false;  // scales of u8 are s8 exponents of two, not e8m0's
@@ -74,7 +75,7 @@ struct ScaledCodes {
   tensor::ActivationFormat activation;
   // Read (and required) when the activations are static, or have scales on two levels. Stored
   // although they are not: unused, for the reason `input_scale_unused`.
-  std::string input_scale = "input_scale";
+  std::string input_scale = "input_scale";  // "": none is stored, and it is 1
   bool input_scale_divides = false;
   std::string input_scale_unused = "the activations are dynamic";
   std::string input_factor;  // "": none

@@ -387,6 +387,9 @@ bool stores_suffix(const TensorLookup& tensors, std::string_view suffix) {
 
 std::string_view method_by_tensors(const TensorLookup& tensors) {
   if (stores_suffix(tensors, ".W_q")) return "hqq";
+  for (const char* codes : {"._weight_qdata", ".weight:qdata"}) {
+    if (stores_suffix(tensors, codes)) return "torchao";
+  }
   return stores_suffix(tensors, ".s1_scales") ? "qoq" : "";
 }
 

@@ -49,6 +49,8 @@ TEST(weight_format, names_follow_the_command_line_contract) {
   EXPECT_EQ(to_string(f), "s8c");
   f = {.element = Element::kE4M3, .scaled = true, .group_n = 0};
   EXPECT_EQ(to_string(f), "e4m3t");
+  f.group_k = 1;
+  EXPECT_EQ(to_string(f), "e4m3b*x1");
 }
 
 TEST(weight_format, a_row_is_value_minus_zero_times_scale) {

@@ -106,7 +106,7 @@ std::string to_string(const WeightFormat& format) {
   std::string out(name(format.element));
   if (format.scaled) {
     if (format.group_n == 0) {
-      out += "t";
+      out += format.group_k == 0 ? "t" : fmt::format("b*x{}", format.group_k);
     } else if (format.group_n > 1) {
       out += fmt::format("b{}x{}", format.group_n, format.group_k);
     } else if (format.group_k == 0) {

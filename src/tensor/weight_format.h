@@ -83,7 +83,8 @@ struct WeightFormat {
   friend bool operator==(const WeightFormat&, const WeightFormat&) = default;
 };
 
-// "bf16", "u4g128+zp", "s4g32+act", "e4m3b128x128", "s8c", "e4m3t", "q4_1".
+// "bf16", "u4g128+zp", "s4g32+act", "e4m3b128x128", "s8c", "e4m3t", "q4_1"; "e4m3b*x1"
+// has a scale for every input.
 std::string to_string(const WeightFormat& format);
 
 // How a checkpoint wants the inputs of a layer held. kFloat: it leaves them alone.
@@ -114,6 +115,10 @@ struct ActivationFormat {
   // kS8, symmetric and dynamic: the scale is absmax / ((2^bits - 1) / 2), as compressed-tensors has
   // it, and not absmax / (2^(bits-1) - 1).
   bool half_range = false;
+  bool reciprocal = false;  // kS8: x times 1 / scale, as TorchAO has it, and not x / scale
+  // kE4M3: no scale of a group is below e4m3's smallest normal number, 2^-6, as TorchAO has it;
+  // else one that rounds to 0 becomes 1/8, as compressed-tensors has it.
+  bool normal_scales = false;
   float upper_bound = 0;  // > 0: dynamic scales are computed from min(absmax, upper_bound)
   ScaleRule scale_rule = ScaleRule::kFloat;  // kGroup
   float outlier = 0;                         // > 0: inputs of this magnitude or more stay floats

@@ -217,6 +217,20 @@ TEST(nibble, a_lost_quantization_config_comes_from_the_command_line) {
                "--quantization-config /nowhere.json: the file cannot be read");
 }
 
+TEST(nibble, tensors_that_describe_themselves_need_no_config) {
+  const std::string folder = kGolden + "torchao/ints", module = "model.layers.0.self_attn.q_proj";
+  const Copy copy(folder);
+  std::ifstream in(copy.path() + "/config.json");
+  Json config = Json::parse(in);
+  in.close();
+  config.erase("quantization_config");
+  std::ofstream(copy.path() + "/config.json") << config;
+  EXPECT_EQ(json_of(nibble({"inspect", copy.path(), "--json"}))["scheme"], "torchao");
+  const Ran ran = nibble({"weights", copy.path(), module});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.out, nibble({"weights", folder, module}).out);
+}
+
 TEST(nibble, warnings_are_lines_and_errors_under_strict) {
   const Copy copy(kAwq);
   const std::string path = copy.path() + "/config.json";

@@ -103,7 +103,7 @@ __device__ float round_group(const CudaInput& input, const CallStats& call, floa
     } else if (f.type == ActivationFormat::Type::kE4M3) {
       x[i] = e4m3_rounded(v, inverse, back);
     } else if (!(f.outlier > 0 && fabsf(v) >= f.outlier)) {
-      x[i] = s8_of(v, grid, least) * back;
+      x[i] = s8_of(f, v, grid, least) * back;
     }
   }
   return grid.scale;
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kWideRow)
     if constexpr (std::is_same_v<Code, __nv_fp8_storage_t>) {
       return clamped(v * inverse, -448.0f, 448.0f);
     } else {
-      return s8_of(v, grid, least);
+      return s8_of(f, v, grid, least);
     }
   };
   for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(ldo / 4); i += kWideRow) {

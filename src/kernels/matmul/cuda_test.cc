@@ -219,6 +219,7 @@ TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
   const A formats[] = {
       {.type = A::Type::kS8},
       {.type = A::Type::kS8, .half_range = true},
+      {.type = A::Type::kS8, .half_range = true, .reciprocal = true},
       {.type = A::Type::kS8, .asymmetric = true},
       {.type = A::Type::kS8, .bits = 4},
       {.type = A::Type::kS8, .granularity = A::Granularity::kTensor, .is_static = true},
@@ -245,6 +246,11 @@ TEST_F(Card, activations_are_rounded_as_the_checkpoint_says) {
       {.type = A::Type::kE2M1,
        .granularity = A::Granularity::kGroup,
        .group = 16,
+       .scale_rule = Rule::kE4M3},
+      {.type = A::Type::kE2M1,
+       .granularity = A::Granularity::kGroup,
+       .group = 16,
+       .normal_scales = true,
        .scale_rule = Rule::kE4M3},
   };
   uint32_t seed = 500;

@@ -68,7 +68,7 @@ void round_to(const ActivationFormat& f, Grid grid, const float* x, int64_t k, f
     const float outlier = outlier_of(f);
     const float least = lowest(f);
     for (int64_t i = 0; i < k; ++i) {
-      out[i] = std::fabs(x[i]) >= outlier ? x[i] : s8_of(x[i], grid, least) * grid.scale;
+      out[i] = std::fabs(x[i]) >= outlier ? x[i] : s8_of(f, x[i], grid, least) * grid.scale;
     }
     return;
   }
@@ -159,7 +159,7 @@ void quantize_activation_s8(const ActivationFormat& f, float input_scale, float 
                             : dynamic_grid(f, input_scale, x + begin, count);
     float nothing = grid.scale - grid.scale;  // nan when it or an input is
     for (int64_t i = begin; i < begin + count; ++i) {
-      const float v = s8_of(x[i], grid, lowest(f));
+      const float v = s8_of(f, x[i], grid, lowest(f));
       nothing += v - v;
       q[i] = static_cast<int16_t>(static_cast<int32_t>(v == v ? v : 0.0f));
     }

@@ -168,6 +168,38 @@ TEST(quantize, half_of_the_range_may_be_the_absmax) {
   EXPECT_EQ(tensor::to_string(f), "s4 token asym");
 }
 
+// Scales of e4m3 below 2^-6 become that; the smallest numbers then round to 0, and the others to
+// its steps.
+TEST(quantize, e4m3_scales_may_be_normal_numbers_alone) {
+  ActivationFormat f = groups(Type::kE2M1, Rule::kE4M3, 4);
+  const float most = 6 * 0x1p-8f;
+  EXPECT_EQ(quantized(f, {most, most / 6, 0, 0}, 1.0f), (std::vector<float>{most, most / 6, 0, 0}));
+  f.normal_scales = true;
+  EXPECT_EQ(quantized(f, {most, most / 6, 0, 0}, 1.0f),
+            (std::vector<float>{1.5f * 0x1p-6f, 0, 0, 0}));
+  EXPECT_EQ(quantized(f, {6, 1, 0, 0}, 1.0f), (std::vector<float>{6, 1, 0, 0}));
+  EXPECT_EQ(quantized(f, {0, 0, 0, 0}, 1.0f), std::vector<float>(4, 0.0f));
+  EXPECT_TRUE(std::isnan(quantized(f, {std::nanf(""), 1, 0, 0}, 1.0f)[0]));
+}
+
+// Half a step more than 127, on the other side of the tie.
+TEST(quantize, s8_may_be_of_products_with_the_reciprocal_scale) {
+  ActivationFormat f{.type = Type::kS8};
+  f.half_range = true;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> uniform(0.1f, 8);
+  int differ = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const float most = uniform(random), scale = most / 127.5f;
+    f.reciprocal = true;
+    const float code = std::nearbyint(-most * (1.0f / scale));
+    EXPECT_EQ(quantized(f, {-most, 0})[0], code * scale);
+    f.reciprocal = false;
+    differ += quantized(f, {-most, 0})[0] != code * scale ? 1 : 0;
+  }
+  EXPECT_GT(differ, 100);  // about 187 of 1000
+}
+
 TEST(quantize, s8_as_integers_is_the_same_grid) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 2);

@@ -80,8 +80,9 @@ NIBBLE_BOTH float e3m2_of(float v) { return small_float_of(v, 21, 0x3e800000u, 0
 NIBBLE_BOTH float nearest(float v) { return (v + 0x1.8p23f) - 0x1.8p23f; }
 
 // q - zero.
-NIBBLE_BOTH float s8_of(float v, Grid grid, float least) {
-  const float wide = clamped(v / grid.scale, -1024.0f, 1024.0f);
+NIBBLE_BOTH float s8_of(const tensor::ActivationFormat& f, float v, Grid grid, float least) {
+  const float steps = f.reciprocal ? v * (1.0f / grid.scale) : v / grid.scale;
+  const float wide = clamped(steps, -1024.0f, 1024.0f);
   return clamped(nearest(wide) + grid.zero, least, -1 - least) - grid.zero;
 }
 
@@ -131,11 +132,14 @@ NIBBLE_BOTH float power_of_two(const tensor::ActivationFormat& f, float most) {
   return ldexpf(1.0f, exponent < -127 ? -127 : exponent);
 }
 
-// NVFP4: the group's scale is an e4m3 number times the checkpoint's `input_scale`. One that rounds
-// to 0 becomes 1/8, as compressed-tensors has it: all inputs of its group then round to 0.
-NIBBLE_BOTH float two_level_scale(float most, float input_scale) {
-  const float scale = e4m3_of(smaller(most / 6.0f / input_scale, 448.0f));
-  return (scale == 0 ? 0.125f : scale) * input_scale;
+// NVFP4: the group's scale is an e4m3 number times the checkpoint's `input_scale`. Where one that
+// rounds to 0 becomes 1/8, all inputs of its group then round to 0.
+NIBBLE_BOTH float two_level_scale(const tensor::ActivationFormat& f, float most,
+                                  float input_scale) {
+  const float scale = smaller(most / 6.0f / input_scale, 448.0f);
+  if (f.normal_scales) return e4m3_of(larger(scale, 0x1p-6f)) * input_scale;
+  const float held = e4m3_of(scale);
+  return (held == 0 ? 0.125f : held) * input_scale;
 }
 
 // From the least and the largest number, 0 among them.
@@ -149,7 +153,7 @@ NIBBLE_BOTH Grid asymmetric_grid(const tensor::ActivationFormat& f, float low, f
 NIBBLE_BOTH Grid symmetric_grid(const tensor::ActivationFormat& f, float input_scale, float most) {
   using Rule = tensor::ActivationFormat::ScaleRule;
   if (f.upper_bound > 0) most = smaller(most, f.upper_bound);
-  if (f.scale_rule == Rule::kE4M3) return {two_level_scale(most, input_scale), 0};
+  if (f.scale_rule == Rule::kE4M3) return {two_level_scale(f, most, input_scale), 0};
   if (f.scale_rule != Rule::kFloat) return {power_of_two(f, most), 0};
   const float scale = most / largest_of(f);
   if (f.type == tensor::ActivationFormat::Type::kS8) return {larger(scale, kSmallestScale), 0};

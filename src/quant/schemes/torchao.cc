@@ -52,10 +52,11 @@ const char* why_not(std::string_view type) {
       {"Int4MarlinSparseTensor", "they are in the order of one GPU kernel"},
       {"Int4OpaqueTensor", "their order depends on the CPU that wrote them"},
       {"IntxOpaqueTensor", "their order depends on the CPU that wrote them"},
-      {"GemliteUIntXTensor", "they are in the order of one GPU kernel"},
+      {"Float8OpaqueTensor", "their order depends on the CPU that wrote them"},
       {"UIntxBitPackedTensor", "they are in the order of one GPU kernel"},
-      {"Float8SemiSparseTensor", "they are in the order of one GPU kernel"},
       {"Sparse2x4CUTLASSFloat8Tensor", "they are in the order of one GPU kernel"},
+      {"Float8Sparse2x4_1DData1DMetadataTensor", "they are in the order of one GPU kernel"},
+      {"Float8Sparse2x4_2DData2DMetadataTensor", "they are in the order of one GPU kernel"},
   };
   for (const auto& [name, why] : kKernelPrivate) {
     if (name == type) return why;
@@ -138,11 +139,31 @@ class TorchaoConfig : public QuantizationConfig {
     NIBBLE_ASSIGN(not_converted_,
                   names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     const Json* type = dictionary.find_set("quant_type");
-    if (type != nullptr) find_mappings(*type);
+    if (type == nullptr) return {};
+    find_mappings(*type);
+    if (says_wide_tiles(*type)) {
+      warnings.push_back(fmt::format(
+          "{}: int4_tile_packed_ntile is 16, which AMD's cards need; tiles that one of them wrote "
+          "are in another order, which nothing in the files tells from the one that is read",
+          facts.quantization_where));
+    }
     return {};
   }
 
  private:
+  static bool says_wide_tiles(const Json& value) {
+    if (value.is_array()) {
+      const base::JsonArray& all = value.as_array();
+      return std::any_of(all.begin(), all.end(), says_wide_tiles);
+    }
+    if (!value.is_object()) return false;
+    for (const auto& [key, v] : value.as_object()) {
+      if (key == "int4_tile_packed_ntile" && v.is_int() && v.as_int() == 16) return true;
+      if (says_wide_tiles(v)) return true;
+    }
+    return false;
+  }
+
   // Whether the config's weights are symmetric, asymmetric, or both: every `mapping_type` of it.
   void find_mappings(const Json& value) {
     if (value.is_array()) {
@@ -366,9 +387,9 @@ class TorchaoConfig : public QuantizationConfig {
     if (of.has("per_tensor_scale", tensors, layer.module)) {
       codes.scale2 = of.suffix("per_tensor_scale");
     }
-    codes.input_scale = of.suffix("act_per_tensor_scale");
     const bool stored = of.has("act_per_tensor_scale", tensors, layer.module);
-    NIBBLE_ASSIGN(codes.activation, torchao::nvfp4_activation(layer, of, stored));
+    codes.input_scale = stored ? of.suffix("act_per_tensor_scale") : "";
+    NIBBLE_ASSIGN(codes.activation, torchao::nvfp4_activation(layer, of));
     return scaled_codes_method(layer, tensors, std::move(codes));
   }
 
@@ -418,6 +439,7 @@ class TorchaoConfig : public QuantizationConfig {
       const auto of_a_byte = [](int64_t v) { return std::clamp<int64_t>(v, -256, 256); };
       const int64_t range = of_a_byte(most->as_int()) - of_a_byte(least->as_int());
       for (ints.bits = 1; ints.bits < 8 && range >= int64_t{1} << ints.bits;) ++ints.bits;
+      if (ints.bits < 8 && least->as_int() >= 0) ints.is_signed = false;  // also in bytes of s8
     }
     const Json* domain = of.find("zero_point_domain");
     const Json* member = domain == nullptr ? nullptr : domain->find_set("_data");
@@ -432,7 +454,7 @@ class TorchaoConfig : public QuantizationConfig {
   bool symmetric_ = false, asymmetric_ = false;  // what the config says of weights
 };
 
-bool claims(const CheckpointFacts& facts) { return !facts.gguf && facts.method == "torchao"; }
+bool claims(const CheckpointFacts& facts) { return !facts.gguf && method_of(facts) == "torchao"; }
 
 Result<std::unique_ptr<QuantizationConfig>> parse(const CheckpointFacts& facts) {
   auto config = std::make_unique<TorchaoConfig>();

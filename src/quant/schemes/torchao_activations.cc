@@ -40,6 +40,12 @@ Result<void> check_block(const LinearLayer& layer, const Instance& of, const Ins
   return undone(layer, of, "blocks of " + found->dump());
 }
 
+ActivationFormat s8_per_token() {
+  ActivationFormat out = per_token(ActivationType::kS8);
+  out.reciprocal = true;
+  return out;
+}
+
 bool is_true(const Json* value) { return value != nullptr && value->is_bool() && value->as_bool(); }
 
 // Sets what shares a scale: PerRow and PerToken, PerTensor, or PerBlock of one token.
@@ -102,7 +108,7 @@ Result<ActivationFormat> int8_activation(const LinearLayer& layer, const Instanc
                                          bool is_static) {
   NIBBLE_ASSIGN(const std::optional<Instance> arguments, arguments_of(layer, of));
   if (!arguments) return ActivationFormat{};
-  ActivationFormat out = per_token(ActivationType::kS8);
+  ActivationFormat out = s8_per_token();
   NIBBLE_TRY(set_granularity(layer, of, *arguments, out));
   const std::string mapping = member_of(arguments->find("mapping_type"));
   if (mapping != "SYMMETRIC" && mapping != "ASYMMETRIC") {
@@ -127,7 +133,7 @@ Result<ActivationFormat> intx_activation(const LinearLayer& layer, const Instanc
   if (name != "int8_asym_per_token" && name != "INT8_ASYM_PER_TOKEN") {
     return undone(layer, of, fmt::format("the quantization {:?}", name));
   }
-  ActivationFormat out = per_token(ActivationType::kS8);
+  ActivationFormat out = s8_per_token();
   out.asymmetric = true;
   return out;
 }
@@ -154,8 +160,7 @@ Result<ActivationFormat> mx_activation(const LinearLayer& layer, const Instance&
   return undone(layer, of, fmt::format("the scaling_mode {:?}", mode));
 }
 
-Result<ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instance& of,
-                                          bool stored) {
+Result<ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instance& of) {
   NIBBLE_ASSIGN(const std::optional<Instance> arguments, arguments_of(layer, of));
   if (!arguments) return ActivationFormat{};
   NIBBLE_TRY(check_block(layer, of, *arguments, 16));
@@ -163,13 +168,14 @@ Result<ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instan
   if (is_true(arguments->find("use_dynamic_per_tensor_scale"))) {
     return undone(layer, of, "a scale of the whole call beside those of blocks");
   }
-  if (!stored) return undone(layer, of, "scales of blocks and no act_per_tensor_scale");
-  return per_group(ActivationType::kE2M1, 16, ScaleRule::kE4M3);
+  ActivationFormat out = per_group(ActivationType::kE2M1, 16, ScaleRule::kE4M3);
+  out.normal_scales = true;
+  return out;
 }
 
 Result<ActivationFormat> activation_of_function(const Instance& of) {
   const std::string name = member_of(of.find("input_quant_func"));
-  ActivationFormat out = per_token(ActivationType::kS8);
+  ActivationFormat out = s8_per_token();
   if (name == "_int8_symm_per_token_reduced_range_quant" || name == "_int8_symm_per_token_quant") {
     return out;
   }

@@ -20,10 +20,9 @@ Result<tensor::ActivationFormat> int8_activation(const LinearLayer& layer, const
 // activation_quantization of an IntxUnpackedToInt8Tensor.
 Result<tensor::ActivationFormat> intx_activation(const LinearLayer& layer, const Instance& of);
 
-// act_quant_kwargs of an MXTensor and of an NVFP4Tensor; `stored`: act_per_tensor_scale is.
+// act_quant_kwargs of an MXTensor and of an NVFP4Tensor.
 Result<tensor::ActivationFormat> mx_activation(const LinearLayer& layer, const Instance& of);
-Result<tensor::ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instance& of,
-                                                  bool stored);
+Result<tensor::ActivationFormat> nvfp4_activation(const LinearLayer& layer, const Instance& of);
 
 // The function that a LinearActivationQuantizedTensor calls on its input.
 Result<tensor::ActivationFormat> activation_of_function(const Instance& of);

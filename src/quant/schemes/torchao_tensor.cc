@@ -15,8 +15,8 @@ using tensor::TensorInfo;
 Result<Descriptions> read_descriptions(const std::map<std::string, std::string, std::less<>>& all) {
   Descriptions out;
   for (const auto& [name, text] : all) {
-    // "format" and "tensor_names" are none.
-    if (!name.ends_with("weight") && !name.ends_with("bias")) continue;
+    // "format", "tensor_names" and what others write are none.
+    if (!name.ends_with(".weight") && !name.ends_with(".bias")) continue;
     const std::string where = "metadata: " + name;
     NIBBLE_ASSIGN(Json description, base::parse_json(text, where));
     if (class_of(description).empty()) {

@@ -280,8 +280,7 @@ TEST(torchao, inputs_of_blocks_have_the_scales_that_their_arguments_say) {
     EXPECT_EQ(inputs("NVFP4", dynamic + "true", stored),
               is + "a scale of the whole call beside those of blocks, which is not done");
   }
-  EXPECT_EQ(inputs("NVFP4", dynamic + "false", false),
-            is + "scales of blocks and no act_per_tensor_scale, which is not done");
+  EXPECT_EQ(inputs("NVFP4", dynamic + "false", false), "e2m1 g16 x e4m3");  // of 1
   EXPECT_EQ(inputs("NVFP4", "\"block_size\": 32", true), is + "blocks of 32, which is not done");
   const std::string mx = kModule + ".weight is TorchAO's MXTensor, whose inputs have ";
   EXPECT_EQ(inputs("MX", "\"block_size\": 16", false), mx + "blocks of 16, which is not done");
@@ -319,6 +318,41 @@ TEST(torchao, tensors_that_stand_for_quantize_and_dequantize_are_read) {
   EXPECT_EQ(tensor::to_string(weight->format), "u3g32+zp");
   EXPECT_EQ(dequantize(*weight)[0], -2.5f);
   EXPECT_EQ(dequantize(*weight)[127], -12.0f);
+}
+
+// Codes that are never negative, in bytes that could be.
+TEST(torchao, a_range_from_0_has_no_sign) {
+  TestCheckpoint stored;
+  stored.add(kModule + ".weight.tensor_impl.int_data", DType::kS8, {2, 64},
+             std::vector<int8_t>(128, 15));
+  stored.add<float>(kModule + ".weight.tensor_impl.scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
+  stored.add<int8_t>(kModule + ".weight.tensor_impl.zero_point", DType::kS8, {2, 2}, {8, 8, 8, 7});
+  stored.metadata[kModule + ".weight"] =
+      described("AffineQuantizedTensor",
+                R"("block_size": [1, 32], "quant_min": 0, "quant_max": 15, "tensor_impl": )" +
+                    described("PlainAQTTensorImpl", "", R"(["int_data", "scale", "zero_point"])"),
+                "[]");
+  const auto weight = load_layer(stored, kConfig, kLayer);
+  ASSERT_TRUE(weight) << message(weight);
+  EXPECT_EQ(dequantize(*weight)[0], 3.5f);
+  EXPECT_EQ(dequantize(*weight)[127], 32.0f);
+}
+
+TEST(torchao, tiles_that_amds_cards_may_have_written_are_a_warning) {
+  const auto warnings = [](const std::string& ntile) {
+    const auto config =
+        parse_config(intx(4), R"({"quant_method": "torchao", "quant_type": {"default": {"_type": )"
+                              R"("Int4WeightOnlyConfig", "_data": {"int4_tile_packed_ntile": )" +
+                                  ntile + "}}}}");
+    EXPECT_TRUE(config) << message(config);
+    return config ? (*config)->warnings : std::vector<std::string>();
+  };
+  EXPECT_TRUE(warnings("8").empty());
+  ASSERT_EQ(warnings("16").size(), 1u);
+  EXPECT_EQ(warnings("16")[0],
+            "config.json: quantization_config: int4_tile_packed_ntile is 16, which AMD's cards "
+            "need; tiles that one of them wrote are in another order, which nothing in the files "
+            "tells from the one that is read");
 }
 
 TEST(torchao, what_the_description_names_must_be_stored) {
