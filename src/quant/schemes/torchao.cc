@@ -303,6 +303,9 @@ class TorchaoConfig : public QuantizationConfig {
                                 stored->name, tensor::to_string(stored->shape)));
     }
     Ints ints{.order = Order::kTiles, .code_types = {DType::kS32}, .bits = 4};
+    // int4_tile_packed_ntile 16 fills up further.
+    const int64_t tiles = (layer.n + 7) / 8;
+    if (stored != nullptr && tiles % 2 != 0 && stored->shape[0] == tiles + 1) ints.tile_n = 16;
     ints.area = {1, group};
     ints.codes = of.suffix(codes);
     ints.scale = of.suffix("scale_and_zero");

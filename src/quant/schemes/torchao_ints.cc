@@ -90,15 +90,16 @@ class IntsMethod : public LinearMethod {
   bool is_tiles() const { return f_.order == Order::kTiles; }
   int64_t half() const { return int64_t{1} << (f_.bits - 1); }
   int64_t rows_of(int64_t n) const { return f_.area.n == 0 ? 1 : ceil_div(n, f_.area.n); }
+  int64_t tiles_of(int64_t n) const { return filled(n, f_.tile_n) / kTileN; }
   int64_t groups_of(int64_t k) const { return f_.area.k == 0 ? 1 : ceil_div(k, f_.area.k); }
 
   void add_weights(const LinearLayer& layer) {
     const int64_t n = layer.n, k = layer.k;
     if (is_tiles()) {
       const int64_t wide = filled(k, kFilledK);
-      specs_ = {wanted(Slot::kWeight, f_.codes, f_.code_types,
-                       {ceil_div(n, kTileN), wide / kTileK, 32, 4}, {0, kTileN}, {1, kTileK}),
-                wanted(Slot::kScale, f_.scale, kFloats, {wide / f_.area.k, filled(n, kTileN), 2},
+      specs_ = {wanted(Slot::kWeight, f_.codes, f_.code_types, {tiles_of(n), wide / kTileK, 32, 4},
+                       {0, f_.tile_n, f_.tile_n / kTileN}, {1, kTileK}),
+                wanted(Slot::kScale, f_.scale, kFloats, {wide / f_.area.k, filled(n, f_.tile_n), 2},
                        {1}, {0, f_.area.k})};
       return;
     }
@@ -162,7 +163,7 @@ class IntsMethod : public LinearMethod {
     const TensorView* view = raw.get(Slot::kWeight);
     const int64_t columns = view == nullptr || view->shape.size() != 4 ? 0 : view->shape[1];
     NIBBLE_ASSIGN(view, need(raw, Slot::kWeight, f_.codes,
-                             {ceil_div(n, kTileN), std::max(columns, ceil_div(k, kTileK)), 32, 4}));
+                             {tiles_of(n), std::max(columns, ceil_div(k, kTileK)), 32, 4}));
     for (int64_t i = 0; i < n * k; ++i) {
       code[i] = static_cast<uint8_t>(code_in_tiles(view->data, columns, i / k, i % k) - 8);
     }
@@ -228,7 +229,7 @@ class IntsMethod : public LinearMethod {
   Result<void> read_pairs(const RawWeights& raw, tensor::QuantizedWeight& out) const {
     const TensorView* view = raw.get(Slot::kScale);
     const int64_t rows = view == nullptr || view->shape.size() != 3 ? 0 : view->shape[0];
-    const int64_t groups = groups_of(out.k), columns = filled(out.n, kTileN);
+    const int64_t groups = groups_of(out.k), columns = filled(out.n, f_.tile_n);
     NIBBLE_ASSIGN(view, need(raw, Slot::kScale, f_.scale, {std::max(rows, groups), columns, 2}));
     NIBBLE_ASSIGN(const std::vector<float> pairs, read_floats(*view, f_.scale));
     for (int64_t n = 0; n < out.n; ++n) {

@@ -28,6 +28,7 @@ enum class Order : uint8_t {
 
 struct Ints {
   Order order = Order::kBytes;
+  int64_t tile_n = 8;  // kTiles: N is filled up to a multiple of it, 8 or 16
   std::vector<tensor::DType> code_types = {tensor::DType::kS8};
   int64_t bits = 8;
   bool is_signed = true;

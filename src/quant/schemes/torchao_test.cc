@@ -338,6 +338,34 @@ TEST(torchao, a_range_from_0_has_no_sign) {
   EXPECT_EQ(dequantize(*weight)[127], 32.0f);
 }
 
+// Both outputs stand in the first tile of 8; with N filled up to 16 an empty one comes after it.
+TEST(torchao, tiles_may_be_filled_up_to_an_even_number) {
+  std::vector<float> w[2];
+  for (const int64_t tiles : {1, 2}) {
+    TestCheckpoint stored;
+    std::vector<int32_t> words(static_cast<size_t>(tiles * 8 * 32 * 4));
+    for (size_t i = 0; i < 8 * 32 * 4; ++i) words[i] = static_cast<int32_t>(i * 2654435761u);
+    stored.add(kModule + "._weight_qdata", DType::kS32, {tiles, 8, 32, 4}, words);
+    std::vector<float> pairs(static_cast<size_t>(32 * tiles * 8 * 2), 100);
+    for (size_t g = 0; g < 2; ++g) {
+      for (size_t n = 0; n < 2; ++n) {
+        const size_t at = 2 * (g * static_cast<size_t>(tiles) * 8 + n);
+        pairs[at] = static_cast<float>(1 + g + 2 * n);
+        pairs[at + 1] = static_cast<float>(g);
+      }
+    }
+    stored.add(kModule + "._weight_scale_and_zero", DType::kF32, {32, 8 * tiles, 2}, pairs);
+    stored.metadata[kModule + ".weight"] =
+        described("Int4TilePackedTo4dTensor", R"("block_size": [1, 32], "shape": [2, 64])",
+                  R"(["qdata", "scale_and_zero"])");
+    const auto weight = load_layer(stored, kConfig, kLayer);
+    ASSERT_TRUE(weight) << message(weight);
+    w[tiles - 1] = dequantize(*weight);
+  }
+  EXPECT_EQ(w[0], w[1]);
+  EXPECT_NE(w[0], std::vector<float>(128, w[0][0]));
+}
+
 TEST(torchao, tiles_that_amds_cards_may_have_written_are_a_warning) {
   const auto warnings = [](const std::string& ntile) {
     const auto config =
