@@ -66,8 +66,7 @@ struct ScaledCodes {
   Area area;
   // Scales of one byte (`scale_types` has no others), (N, K/G), in the order of Blackwell's tensor
   // cores: N filled up to a multiple of 128, K/G of 4; each 128 x 4 of them stand together, scale
-  // (r, c) of those at r % 32
-  // * 16 + r / 32 * 4 + c.
+  // (r, c) of those at r % 32 * 16 + r / 32 * 4 + c.
   bool swizzled = false;
   bool signed_exponents = false;  // scales of u8 are s8 exponents of two, not e8m0's
   std::string scale2;             // "": none

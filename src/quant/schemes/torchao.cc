@@ -11,8 +11,8 @@
 //   MXTensor                   qdata (N, K) | (N, K/2), scale e8m0, swizzled (scaled_codes.h)
 //   NVFP4Tensor                qdata (N, K/2), scale e4m3, swizzled, and per_tensor_scale
 //
-// torchao_ints.h draws the integers. Int8Tensor, Int4Tensor and tiles may have act_pre_scale (K),
-// by which the inputs are multiplied first. Files of torch.save from torchao 0.12 and before hold
+// torchao_ints.h draws the integers. Int8Tensor and the int4 classes may have act_pre_scale (K), by
+// which the inputs are multiplied first. Files of torch.save from torchao 0.12 and before hold
 // AffineQuantizedTensor (tensor_impl: int_data, scale, zero_point; packed_weight, scale_and_zero;
 // or float8_data, scale), which LinearActivationQuantizedTensor may wrap.
 //
