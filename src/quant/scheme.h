@@ -169,8 +169,8 @@ bool stores_suffix(const TensorLookup& tensors, std::string_view suffix);
 // bias. They count as absent.
 bool holds_nothing(const tensor::TensorInfo& info);
 
-// The method of a checkpoint that names none, by what only one tool stores ("hqq", "qoq", "torchao":
-// their tensors say the rest themselves); "" when it is of no such tool.
+// The method of a checkpoint that names none, by what only one tool stores ("hqq", "qoq",
+// "torchao": their tensors say the rest themselves); "" when it is of no such tool.
 std::string_view method_by_tensors(const TensorLookup& tensors);
 
 // facts.method, or without one what the tensors say.
