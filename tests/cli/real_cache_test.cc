@@ -60,10 +60,7 @@ TEST(nibble, a_scale_that_the_cache_needs_is_refused_when_it_is_missing_or_no_nu
   EXPECT_TRUE(contains(only_finding(copy.path()), scale)) << only_finding(copy.path());
   expect_error(nibble({"logits", copy.path(), "--tokens", "1"}), 1, scale + " is nan");
   // Renamed in the header, it is not there. A cache of floats does without.
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream all;
-  all << in.rdbuf();
-  write_at(file, all.str().find("v_proj.v_scale"), "v_proj.w_scale");
+  rename_in(file, "v_proj.v_scale", "v_proj.w_scale");
   expect_error(nibble({"logits", copy.path(), "--tokens", "1"}), 1,
                "model.layers.0.self_attn.v_scale: the checkpoint has no such tensor, by this or "
                "another name");

@@ -140,8 +140,8 @@ class TorchaoConfig : public QuantizationConfig {
                   names_list(dictionary, {"modules_to_not_convert"}, Says::kLeftAlone));
     const Json* type = dictionary.find_set("quant_type");
     if (type == nullptr) return {};
-    find_mappings(*type);
-    if (says_wide_tiles(*type)) {
+    find_claims(*type);
+    if (wide_tiles_) {
       warnings.push_back(fmt::format(
           "{}: int4_tile_packed_ntile is 16, which AMD's cards need; tiles that one of them wrote "
           "are in another order, which nothing in the files tells from the one that is read",
@@ -151,27 +151,16 @@ class TorchaoConfig : public QuantizationConfig {
   }
 
  private:
-  static bool says_wide_tiles(const Json& value) {
+  // Whether the config's weights are symmetric, asymmetric, or both: every `mapping_type` of it;
+  // and whether any has tiles of 16 outputs.
+  void find_claims(const Json& value) {
     if (value.is_array()) {
-      const base::JsonArray& all = value.as_array();
-      return std::any_of(all.begin(), all.end(), says_wide_tiles);
-    }
-    if (!value.is_object()) return false;
-    for (const auto& [key, v] : value.as_object()) {
-      if (key == "int4_tile_packed_ntile" && v.is_int() && v.as_int() == 16) return true;
-      if (says_wide_tiles(v)) return true;
-    }
-    return false;
-  }
-
-  // Whether the config's weights are symmetric, asymmetric, or both: every `mapping_type` of it.
-  void find_mappings(const Json& value) {
-    if (value.is_array()) {
-      for (const Json& v : value.as_array()) find_mappings(v);
+      for (const Json& v : value.as_array()) find_claims(v);
     }
     if (!value.is_object()) return;
     for (const auto& [key, v] : value.as_object()) {
-      find_mappings(v);
+      find_claims(v);
+      wide_tiles_ |= key == "int4_tile_packed_ntile" && v.is_int() && v.as_int() == 16;
       if (key != "mapping_type" && key != "weight_mapping_type") continue;
       const Json* member = v.is_string() ? &v : v.find_set("_data");
       if (member == nullptr || !member->is_string()) continue;
@@ -334,6 +323,10 @@ class TorchaoConfig : public QuantizationConfig {
   static Result<ScaledCodes> grouped(const LinearLayer& layer, const TensorLookup& tensors,
                                      const Instance& of, int64_t group,
                                      std::vector<DType> scale_types) {
+    const Json* block = of.find("block_size");
+    if (block == nullptr || !block->is_int() || block->as_int() != group) {
+      return unread(layer, of, fmt::format("only blocks of {} inputs are read", group));
+    }
     for (const char* old : {"_scale_e8m0", "_scale_e4m3"}) {
       if (find_tensor(tensors, layer.module, of.suffix(old)) == nullptr) continue;
       return unread(layer, of, "torchao 0.13 and 0.14 wrote it, in another order of nibbles");
@@ -356,10 +349,6 @@ class TorchaoConfig : public QuantizationConfig {
 
   Result<Method> mx(const LinearLayer& layer, const TensorLookup& tensors,
                     const Instance& of) const {
-    const Json* block = of.find("block_size");
-    if (block == nullptr || !block->is_int() || block->as_int() != 32) {
-      return unread(layer, of, "only blocks of 32 inputs are read");
-    }
     NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 32, {DType::kE8M0, DType::kU8}));
     NIBBLE_ASSIGN(codes.activation, torchao::mx_activation(layer, of));
     const std::string type = of.dtype("elem_dtype");
@@ -378,12 +367,8 @@ class TorchaoConfig : public QuantizationConfig {
 
   Result<Method> nvfp4(const LinearLayer& layer, const TensorLookup& tensors,
                        const Instance& of) const {
-    const Json* block = of.find("block_size");
-    if (block == nullptr || !block->is_int() || block->as_int() != 16) {
-      return unread(layer, of, "only blocks of 16 inputs are read");
-    }
-    if (layer.k % 16 != 0) return unread(layer, of, "its blocks are of 16 inputs");
     NIBBLE_ASSIGN(ScaledCodes codes, grouped(layer, tensors, of, 16, {DType::kE4M3}));
+    if (layer.k % 16 != 0) return unread(layer, of, "its blocks are of 16 inputs");
     codes.element = Element::kE2M1;
     codes.codes = Codes::kNibblesK;
     codes.code_types = {DType::kU8};
@@ -454,7 +439,8 @@ class TorchaoConfig : public QuantizationConfig {
 
   torchao::Descriptions descriptions_;
   NameMatcher not_converted_;
-  bool symmetric_ = false, asymmetric_ = false;  // what the config says of weights
+  // What the config says of weights.
+  bool symmetric_ = false, asymmetric_ = false, wide_tiles_ = false;
 };
 
 bool claims(const CheckpointFacts& facts) { return !facts.gguf && method_of(facts) == "torchao"; }

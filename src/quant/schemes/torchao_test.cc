@@ -301,19 +301,27 @@ TEST(torchao, codes_of_another_type_than_described_are_refused) {
             kModule + "._weight_qdata has the type e4m3");
 }
 
+// An AffineQuantizedTensor with this code everywhere, in groups of 32, and codes from `least`.
+TestCheckpoint affine(const std::string& impl, int8_t code, const std::vector<int8_t>& zeros,
+                      int least, int most) {
+  TestCheckpoint out;
+  const std::string inner = kModule + ".weight.tensor_impl.";
+  out.add(inner + "int_data", DType::kS8, {2, 64}, std::vector<int8_t>(128, code));
+  out.add<float>(inner + "scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
+  out.add(inner + "zero_point", DType::kS8, {2, 2}, zeros);
+  out.metadata[kModule + ".weight"] = described(
+      "AffineQuantizedTensor",
+      "\"block_size\": [1, 32], \"quant_min\": " + std::to_string(least) +
+          ", \"quant_max\": " + std::to_string(most) +
+          ", \"tensor_impl\": " + described(impl, "", R"(["int_data", "scale", "zero_point"])"),
+      "[]");
+  return out;
+}
+
 // torchao 0.11 to 0.13 saved weights of 1 to 8 bits with it.
 TEST(torchao, tensors_that_stand_for_quantize_and_dequantize_are_read) {
-  TestCheckpoint stored;
-  stored.add(kModule + ".weight.tensor_impl.int_data", DType::kS8, {2, 64},
-             std::vector<int8_t>(128, -4));
-  stored.add<float>(kModule + ".weight.tensor_impl.scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
-  stored.add<int8_t>(kModule + ".weight.tensor_impl.zero_point", DType::kS8, {2, 2}, {1, 0, 0, -1});
-  stored.metadata[kModule + ".weight"] =
-      described("AffineQuantizedTensor",
-                R"("block_size": [1, 32], "quant_min": -4, "quant_max": 3, "tensor_impl": )" +
-                    described("QDQTensorImpl", "", R"(["int_data", "scale", "zero_point"])"),
-                "[]");
-  const auto weight = load_layer(stored, kConfig, kLayer);
+  const auto weight =
+      load_layer(affine("QDQTensorImpl", -4, {1, 0, 0, -1}, -4, 3), kConfig, kLayer);
   ASSERT_TRUE(weight) << message(weight);
   EXPECT_EQ(tensor::to_string(weight->format), "u3g32+zp");
   EXPECT_EQ(dequantize(*weight)[0], -2.5f);
@@ -322,17 +330,8 @@ TEST(torchao, tensors_that_stand_for_quantize_and_dequantize_are_read) {
 
 // Codes that are never negative, in bytes that could be.
 TEST(torchao, a_range_from_0_has_no_sign) {
-  TestCheckpoint stored;
-  stored.add(kModule + ".weight.tensor_impl.int_data", DType::kS8, {2, 64},
-             std::vector<int8_t>(128, 15));
-  stored.add<float>(kModule + ".weight.tensor_impl.scale", DType::kF32, {2, 2}, {0.5f, 1, 2, 4});
-  stored.add<int8_t>(kModule + ".weight.tensor_impl.zero_point", DType::kS8, {2, 2}, {8, 8, 8, 7});
-  stored.metadata[kModule + ".weight"] =
-      described("AffineQuantizedTensor",
-                R"("block_size": [1, 32], "quant_min": 0, "quant_max": 15, "tensor_impl": )" +
-                    described("PlainAQTTensorImpl", "", R"(["int_data", "scale", "zero_point"])"),
-                "[]");
-  const auto weight = load_layer(stored, kConfig, kLayer);
+  const auto weight =
+      load_layer(affine("PlainAQTTensorImpl", 15, {8, 8, 8, 7}, 0, 15), kConfig, kLayer);
   ASSERT_TRUE(weight) << message(weight);
   EXPECT_EQ(dequantize(*weight)[0], 3.5f);
   EXPECT_EQ(dequantize(*weight)[127], 32.0f);
